@@ -1,0 +1,125 @@
+// Parameter structs of every kernel: the one place where host and device agree. Plain C, so that bindgen reads it.
+// A kernel takes exactly one of these by value (`const __grid_constant__`). Every pointer carries its shape, every
+// stride its axis; strides are in elements unless the name ends in _bytes. Byte offsets are computed in 64 bits.
+// Layouts, symbols and sentinels: README of this folder. Generated Rust: ../src/params.rs.
+#pragma once
+#include <stdint.h>
+
+// ---------------------------------------------------------------------------------------------- layout constants
+enum {
+  SM120_D_KV = 512,        // kv row: 448 nope + 64 rope channels, key and value at once
+  SM120_D_NOPE = 448,
+  SM120_D_ROPE = 64,
+  SM120_NOPE_TILE = 64,    // nope channels that share one ue8m0 scale
+  SM120_V4_FP8_DATA_BYTES = 576,   // 448 e4m3 + 64 bf16
+  SM120_V4_FP8_FOOTER_BYTES = 8,   // 7 ue8m0 + 1 pad, after all data rows of the page
+  SM120_V4_FP8_PAGE_ALIGN = 576,   // page stride is rounded up to a multiple of this
+  SM120_BF16_KV_BYTES = 1024,
+  SM120_D_INDEX = 128,
+  SM120_INDEX_HEADS = 64,
+  SM120_INDEX_K_FP8_BYTES = 132,   // block-planar: P x 128 e4m3, then P x fp32 scale
+  SM120_INDEX_K_BF16_BYTES = 256,
+  SM120_MAX_SHARED_BYTES = 101376, // 99 KiB, the limit of one block on SM120
+  SM120_MAX_TOPK = 2048,
+};
+
+// A paged cache. row r of page p: see the row format; page p starts at data + p * page_stride_bytes.
+typedef struct {
+  const uint8_t* data;         // [num_pages] pages
+  int64_t page_stride_bytes;   // multiple of 16; v4_fp8: multiple of 576
+  int32_t num_pages;           // page ids outside 0..num_pages count as -1
+  int32_t page_size;           // rows per page
+} Sm120PagedCache;
+
+// ---------------------------------------------------------------------------------------------- index_logits_decode
+// logit[r, j] = k_scale[j] * sum_h w[r,h] * relu(q[r,h] . k[j]),  r = sequence * s_q + query
+// j >= context_lens[r]: -inf when clean_logits, otherwise not written; a page id outside the pool inside n: -inf.
+typedef struct {
+  const void* index_q;            // [b, s_q, 64, 128] e4m3 | bf16, contiguous
+  const float* index_weights;     // [b, s_q, 64] f32, contiguous; query scale and softmax factors folded in
+  Sm120PagedCache index_k;        // fp8 (132 B rows, block-planar) | bf16 (256 B rows)
+  const int32_t* block_table;     // [b, max_pages] s32, row stride stride_block_table
+  const int32_t* context_lens;    // [b, s_q] s32, in index rows
+  float* index_logits;            // [b * s_q, stride_logits] f32
+  const int32_t* split_plan;      // [grid + 1] s32: first work tile of every block; see index_logits_decode.cu
+  int64_t stride_block_table;
+  int64_t stride_logits;          // multiple of 256 elements
+  int32_t b;
+  int32_t s_q;                    // 1..4
+  int32_t max_pages;
+  int32_t clean_logits;           // 0 | 1
+} Sm120IndexLogitsDecodeParams;
+
+// ---------------------------------------------------------------------------------------------- topk_select
+// The min(topk, finite-or-inf-above--inf count) best entries of every row: larger value first, then lower position;
+// NaN counts as -inf, -inf is never selected, -0.0 equals +0.0. Emitted in ascending position, padded with -1.
+typedef struct {
+  const float* index_logits;      // [rows, stride_logits] f32
+  const int32_t* context_lens;    // [rows] s32: entries of the row that exist
+  const int32_t* block_table;     // [rows / rows_per_sequence, max_pages] s32, or null (then topk_slots is null)
+  int32_t* topk_positions;        // [rows, topk] s32, or null
+  int32_t* topk_slots;            // [rows, topk] s32: block_table[j / page_size] * page_size + j % page_size, or null
+  int32_t* topk_lens;             // [rows] s32: how many were selected, or null
+  int64_t stride_logits;
+  int64_t stride_block_table;
+  int32_t rows;
+  int32_t rows_per_sequence;      // s_q: rows r of sequence r / rows_per_sequence
+  int32_t topk;                   // 1..2048
+  int32_t page_size;
+  int32_t max_pages;
+} Sm120TopkSelectParams;
+
+// ---------------------------------------------------------------------------------------------- sparse_mla_decode
+// One softmax over window rows and compressed rows of a query, sink in the denominator only.
+// num_splits == 1: out and lse are written. num_splits > 1: o_partial and lse2_partial are, for split_combine.
+typedef struct {
+  const void* q;                  // [t, h, 512] bf16, strides below, last axis contiguous
+  Sm120PagedCache window_kv;
+  Sm120PagedCache compressed_kv;  // num_pages 0: no second list
+  const int32_t* window_slots;    // [t, window_topk] s32, row stride stride_window_slots
+  const int32_t* topk_slots;      // [t, topk] s32, row stride stride_topk_slots; null when topk == 0
+  const int32_t* window_lens;     // [t] s32 valid length of each window list, or null: all
+  const int32_t* topk_lens;       // [t] s32, or null: all
+  const float* attn_sink;         // [h] f32, natural-log units, or null
+  void* out;                      // [t, h, 512] bf16, strides below
+  float* lse;                     // [t, h] f32, natural logarithm, without the sink; -inf when no row is valid
+  float* o_partial;               // [num_splits, t, h, 512] f32, contiguous, normalised within the split
+  float* lse2_partial;            // [num_splits, t, h] f32, base 2; -inf for an empty split
+  int64_t stride_q_t, stride_q_h;
+  int64_t stride_out_t, stride_out_h;
+  int64_t stride_window_slots, stride_topk_slots;
+  int32_t t;
+  int32_t h;                      // 8, 16, 32, 64, 128
+  int32_t window_topk;
+  int32_t topk;
+  int32_t num_splits;
+  float sm_scale;                 // 512^-1/2
+} Sm120SparseMlaDecodeParams;
+
+// ---------------------------------------------------------------------------------------------- split_combine
+// M = max_s lse2_s;  o = sum_s 2^(lse2_s - M) o_s / (sum_s 2^(lse2_s - M) + 2^(sink * log2 e - M))
+typedef struct {
+  const float* o_partial;         // [num_splits, t, h, 512] f32
+  const float* lse2_partial;      // [num_splits, t, h] f32
+  const float* attn_sink;         // [h] f32 or null
+  void* out;                      // [t, h, 512] bf16
+  float* lse;                     // [t, h] f32
+  int64_t stride_out_t, stride_out_h;
+  int32_t t;
+  int32_t h;
+  int32_t num_splits;
+} Sm120SplitCombineParams;
+
+// ---------------------------------------------------------------------------------------------- cache writers
+// Rows whose slot is outside 0..num_pages*page_size are skipped. Neighbouring rows and page padding stay untouched.
+typedef struct {
+  const void* rows;               // [t, 512] bf16 (kv_write) | [t, 128] bf16 (index_k_write)
+  const int32_t* slot_mapping;    // [t] s32
+  uint8_t* cache;                 // pages
+  int64_t stride_rows;
+  int64_t page_stride_bytes;
+  int32_t t;
+  int32_t num_pages;
+  int32_t page_size;
+  int32_t scale_pow2;             // index_k_write fp8: 1 = round the scale up to a power of two
+} Sm120CacheWriteParams;

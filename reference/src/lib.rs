@@ -1,0 +1,4 @@
+//! What each operation means.
+#![forbid(unsafe_code)]
+
+pub mod ops;

@@ -1,0 +1,298 @@
+//! Seam 1: what the operations are, independent of where they run.
+//!
+//! An implementation owns a kind of memory ([`Ops::Buffer`]) and runs operations over it. Operands are buffers plus a
+//! `Dims` record; every implementation first calls the operation's `check`, a pure function that needs no device, so
+//! that a wrong shape, stride or format is refused with the same words everywhere. Strides are in elements unless the
+//! name ends in `_bytes`. Invalid slots and page ids are -1 or anything else out of range.
+
+use thiserror::Error;
+
+/// Why an operation was refused or failed.
+#[derive(Debug, Error)]
+pub enum OpsError {
+    /// An operand does not have the shape, stride, size or format that the operation needs.
+    #[error("{op}: {tensor}: expected {expected}, got {got}")]
+    Operand {
+        /// Operation.
+        op: &'static str,
+        /// Operand or dimension.
+        tensor: &'static str,
+        /// What is accepted.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
+    /// The implementation does not offer this combination.
+    #[error("{op}: not offered by {device}: {what}")]
+    Unsupported {
+        /// Operation.
+        op: &'static str,
+        /// Implementation.
+        device: String,
+        /// What is missing, and what is offered instead.
+        what: String,
+    },
+    /// The device failed: out of memory, launch error, finding of the emulator, absent driver.
+    #[error("{device}: {message}")]
+    Device {
+        /// Implementation.
+        device: String,
+        /// What happened.
+        message: String,
+    },
+}
+
+/// Row format of a KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvFormat {
+    /// 584 B: 448 e4m3 + 64 bf16 per row, then 7 ue8m0 + pad per row at the end of the page.
+    V4Fp8,
+    /// 1,024 B: 512 bf16.
+    Bf16,
+}
+
+/// Row format of an index-K cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum IndexKFormat {
+    /// 132 B, block-planar: P x 128 e4m3, then P x f32.
+    Fp8,
+    /// 256 B: 128 bf16.
+    Bf16,
+}
+
+/// How `index_k_write` makes an fp8 scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ScaleRule {
+    /// `max(amax, 1e-4) / 448`
+    Exact,
+    /// That, rounded up to a power of two.
+    PowerOfTwo,
+}
+
+/// Geometry of a paged cache: page `p` starts at byte `p * page_stride_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pages {
+    /// Pages in the pool.
+    pub num_pages: u32,
+    /// Rows per page.
+    pub page_size: u32,
+    /// Bytes from one page to the next.
+    pub page_stride_bytes: u64,
+}
+
+/// A paged cache operand.
+#[derive(Debug)]
+pub struct Paged<'a, B> {
+    /// Memory of the pool.
+    pub buffer: &'a B,
+    /// Geometry.
+    pub pages: Pages,
+}
+
+impl<B> Clone for Paged<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<B> Copy for Paged<'_, B> {}
+
+/// Operands of [`Ops::index_logits_decode`].
+#[derive(Debug)]
+pub struct IndexLogitsDecode<'a, B> {
+    /// Format of `index_q` (e4m3 or bf16) and `index_k`.
+    pub format: IndexKFormat,
+    /// `[b, s_q, 64, 128]` e4m3 or bf16, contiguous.
+    pub index_q: &'a B,
+    /// `[b, s_q, 64]` f32, contiguous.
+    pub index_weights: &'a B,
+    /// Index-K pages.
+    pub index_k: Paged<'a, B>,
+    /// `[b, max_pages]` s32.
+    pub block_table: &'a B,
+    /// `[b, s_q]` s32, in index rows.
+    pub context_lens: &'a B,
+    /// Out `[b * s_q, stride_logits]` f32.
+    pub index_logits: &'a mut B,
+    /// Sequences.
+    pub b: u32,
+    /// Queries per sequence, 1 to 4.
+    pub s_q: u32,
+    /// Columns of the block table in use.
+    pub max_pages: u32,
+    /// Row stride of the block table.
+    pub stride_block_table: u64,
+    /// Row stride of the logits, a multiple of 256.
+    pub stride_logits: u64,
+    /// Write -inf to `[n, stride_logits)` of every row; otherwise those entries are not written.
+    pub clean_logits: bool,
+}
+
+/// Operands of [`Ops::topk_select`].
+#[derive(Debug)]
+pub struct TopkSelect<'a, B> {
+    /// `[rows, stride_logits]` f32.
+    pub index_logits: &'a B,
+    /// `[rows]` s32.
+    pub context_lens: &'a B,
+    /// `[rows / rows_per_sequence, max_pages]` s32; needed for `topk_slots`.
+    pub block_table: Option<&'a B>,
+    /// Out `[rows, topk]` s32, ascending, -1 at the tail.
+    pub topk_positions: Option<&'a mut B>,
+    /// Out `[rows, topk]` s32, the same entries as slots.
+    pub topk_slots: Option<&'a mut B>,
+    /// Out `[rows]` s32.
+    pub topk_lens: Option<&'a mut B>,
+    /// Rows.
+    pub rows: u32,
+    /// Rows that share one line of the block table.
+    pub rows_per_sequence: u32,
+    /// 1 to 2048.
+    pub topk: u32,
+    /// Rows per page of the cache that the slots point into.
+    pub page_size: u32,
+    /// Columns of the block table in use.
+    pub max_pages: u32,
+    /// Row stride of the logits.
+    pub stride_logits: u64,
+    /// Row stride of the block table.
+    pub stride_block_table: u64,
+}
+
+/// One slot list of [`SparseMlaDecode`] with the cache that it points into.
+#[derive(Debug)]
+pub struct SlotList<'a, B> {
+    /// Cache.
+    pub cache: Paged<'a, B>,
+    /// `[t, width]` s32; anything outside the pool is skipped.
+    pub slots: &'a B,
+    /// `[t]` s32: entries at and beyond it are not looked at.
+    pub lens: Option<&'a B>,
+    /// Columns.
+    pub width: u32,
+    /// Row stride of `slots`.
+    pub stride_slots: u64,
+}
+
+/// Operands of [`Ops::sparse_mla_decode`].
+#[derive(Debug)]
+pub struct SparseMlaDecode<'a, B> {
+    /// Row format of both caches.
+    pub format: KvFormat,
+    /// `[t, h, 512]` bf16.
+    pub q: &'a B,
+    /// Window rows.
+    pub window: SlotList<'a, B>,
+    /// Compressed rows; `None` in window-only layers.
+    pub compressed: Option<SlotList<'a, B>>,
+    /// `[h]` f32.
+    pub attn_sink: Option<&'a B>,
+    /// Out `[t, h, 512]` bf16.
+    pub out: &'a mut B,
+    /// Out `[t, h]` f32, natural logarithm, sink not included, -inf when no row is valid.
+    pub lse: &'a mut B,
+    /// Query tokens.
+    pub t: u32,
+    /// Heads: 8, 16, 32, 64 or 128.
+    pub h: u32,
+    /// Strides of `q` along t and h.
+    pub stride_q: [u64; 2],
+    /// Strides of `out` along t and h.
+    pub stride_out: [u64; 2],
+    /// 512^-1/2.
+    pub sm_scale: f32,
+    /// Splits along the rows; `None` leaves it to the implementation. The result may differ by rounding only.
+    pub num_splits: Option<u32>,
+}
+
+/// Operands of [`Ops::split_combine`].
+#[derive(Debug)]
+pub struct SplitCombine<'a, B> {
+    /// `[num_splits, t, h, 512]` f32.
+    pub o_partial: &'a B,
+    /// `[num_splits, t, h]` f32, base 2, -inf for an empty split (whose `o_partial` is not read).
+    pub lse2_partial: &'a B,
+    /// `[h]` f32.
+    pub attn_sink: Option<&'a B>,
+    /// Out `[t, h, 512]` bf16.
+    pub out: &'a mut B,
+    /// Out `[t, h]` f32, natural.
+    pub lse: &'a mut B,
+    /// Query tokens.
+    pub t: u32,
+    /// Heads.
+    pub h: u32,
+    /// Splits, at least 1.
+    pub num_splits: u32,
+    /// Strides of `out` along t and h.
+    pub stride_out: [u64; 2],
+}
+
+/// Operands of [`Ops::kv_write`].
+#[derive(Debug)]
+pub struct KvWrite<'a, B> {
+    /// Format to write.
+    pub format: KvFormat,
+    /// `[t, 512]` bf16, normed and rotated.
+    pub rows: &'a B,
+    /// `[t]` s32; -1 and anything else out of range is skipped.
+    pub slot_mapping: &'a B,
+    /// Out: pages.
+    pub cache: &'a mut B,
+    /// Geometry of `cache`.
+    pub pages: Pages,
+    /// Tokens.
+    pub t: u32,
+    /// Row stride of `rows`.
+    pub stride_rows: u64,
+}
+
+/// Operands of [`Ops::index_k_write`].
+#[derive(Debug)]
+pub struct IndexKWrite<'a, B> {
+    /// Format to write.
+    pub format: IndexKFormat,
+    /// Scale of the fp8 format.
+    pub scale_rule: ScaleRule,
+    /// `[t, 128]` bf16.
+    pub rows: &'a B,
+    /// `[t]` s32.
+    pub slot_mapping: &'a B,
+    /// Out: pages.
+    pub cache: &'a mut B,
+    /// Geometry of `cache`.
+    pub pages: Pages,
+    /// Tokens.
+    pub t: u32,
+    /// Row stride of `rows`.
+    pub stride_rows: u64,
+}
+
+/// The operations of the decode path.
+pub trait Ops {
+    /// Memory of this implementation.
+    type Buffer;
+
+    /// Name for reports: `reference`, `host`, `emulated (sm_120a)`, `NVIDIA RTX PRO 6000 ...`.
+    fn name(&self) -> String;
+    /// Allocates `bytes` bytes, not initialised. `label` names the allocation in reports.
+    fn alloc(&self, bytes: u64, label: &str) -> Result<Self::Buffer, OpsError>;
+    /// Copies `bytes` to `dst` from `offset` on.
+    fn upload(&self, dst: &mut Self::Buffer, offset: u64, bytes: &[u8]) -> Result<(), OpsError>;
+    /// Copies from `src` at `offset` into `bytes`, after everything before it has run.
+    fn download(&self, src: &Self::Buffer, offset: u64, bytes: &mut [u8]) -> Result<(), OpsError>;
+    /// Size of a buffer in bytes.
+    fn len_bytes(&self, buffer: &Self::Buffer) -> u64;
+
+    /// Index logits of paged keys.
+    fn index_logits_decode(&self, args: IndexLogitsDecode<'_, Self::Buffer>) -> Result<(), OpsError>;
+    /// Exact top-k of every row.
+    fn topk_select(&self, args: TopkSelect<'_, Self::Buffer>) -> Result<(), OpsError>;
+    /// Sparse attention over window and compressed rows.
+    fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, Self::Buffer>) -> Result<(), OpsError>;
+    /// Merges the partial results of splits.
+    fn split_combine(&self, args: SplitCombine<'_, Self::Buffer>) -> Result<(), OpsError>;
+    /// Writes KV rows.
+    fn kv_write(&self, args: KvWrite<'_, Self::Buffer>) -> Result<(), OpsError>;
+    /// Writes index-K rows.
+    fn index_k_write(&self, args: IndexKWrite<'_, Self::Buffer>) -> Result<(), OpsError>;
+}
