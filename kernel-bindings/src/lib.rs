@@ -1,1 +1,10 @@
-//! kernel-bindings
+//! Checked launches of the kernels: on a card, on emulated PTX, and the same operations on the host.
+//!
+//! [`ops::KernelOps`] implements the contract [`reference::ops::Ops`] over any [`device::Device`]; [`host`] implements it
+//! in plain Rust with f32 arithmetic.
+
+pub mod cuda;
+pub mod device;
+pub mod emulated;
+pub mod host;
+pub mod ops;

@@ -1,0 +1,149 @@
+//! Seam 2: how a kernel runs. A device owns memory, loads PTX text and launches an entry with the bytes of its
+//! parameter struct. [`crate::cuda::Cuda`] is a card behind the driver, [`crate::emulated::Emulated`] the PTX machine.
+
+use kernels::Variant;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Facts about a device that launches depend on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceProperties {
+    /// Name for reports.
+    pub name: String,
+    /// Streaming multiprocessors; persistent kernels and split plans follow it.
+    pub num_sms: u32,
+    /// Variants that the device can run, best first.
+    pub variants: Vec<Variant>,
+    /// Shared memory that one block may use, bytes.
+    pub max_shared_bytes: u32,
+}
+
+/// PTX text of one module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PtxModule {
+    /// Operation and target, e.g. `topk_select_sm89`; names the module in reports.
+    pub name: String,
+    /// The text.
+    pub text: Arc<str>,
+}
+
+/// One kernel launch, without its parameters.
+#[derive(Debug, Clone)]
+pub struct Launch<'a> {
+    /// Module.
+    pub module: &'a Arc<PtxModule>,
+    /// Entry symbol.
+    pub entry: &'a str,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads per block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub dynamic_shared: u32,
+}
+
+/// Why a device refused or failed.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// There is no such device on this machine.
+    #[error("no {device} device: {reason}")]
+    Absent {
+        /// `cuda`, `emulated`
+        device: &'static str,
+        /// What is missing.
+        reason: String,
+    },
+    /// An allocation failed.
+    #[error("{device}: cannot allocate {bytes} bytes for `{label}`: {reason}")]
+    Alloc {
+        /// Device.
+        device: String,
+        /// Size.
+        bytes: u64,
+        /// Label.
+        label: String,
+        /// Driver's words.
+        reason: String,
+    },
+    /// A copy leaves its buffer.
+    #[error("{device}: copy of {bytes} bytes at offset {offset} leaves a buffer of {len} bytes")]
+    Range {
+        /// Device.
+        device: String,
+        /// Bytes to copy.
+        bytes: u64,
+        /// Offset in the buffer.
+        offset: u64,
+        /// Size of the buffer.
+        len: u64,
+    },
+    /// The module could not be loaded.
+    #[error("{device}: module {module}: {reason}")]
+    Load {
+        /// Device.
+        device: String,
+        /// Module name.
+        module: String,
+        /// Parser's or driver's words.
+        reason: String,
+    },
+    /// A launch was refused or failed.
+    #[error("{device}: {entry}: {reason}")]
+    Launch {
+        /// Device.
+        device: String,
+        /// Entry.
+        entry: String,
+        /// What happened.
+        reason: String,
+    },
+    /// The emulator reported findings; the first one's text.
+    #[error("{device}: {entry}: {count} finding(s), first: {first}")]
+    Findings {
+        /// Device.
+        device: String,
+        /// Entry.
+        entry: String,
+        /// Distinct findings.
+        count: usize,
+        /// Text of the first.
+        first: String,
+        /// All of them.
+        findings: Vec<ptx_emulator::Finding>,
+    },
+}
+
+/// A place where PTX runs. Work is ordered as on one stream.
+pub trait Device {
+    /// Device memory; freed when dropped.
+    type Buffer;
+
+    /// Facts.
+    fn properties(&self) -> &DeviceProperties;
+    /// Allocates `bytes` bytes (0 is allowed), not initialised.
+    fn alloc(&self, bytes: u64, label: &str) -> Result<Self::Buffer, DeviceError>;
+    /// Size in bytes.
+    fn len_bytes(&self, buffer: &Self::Buffer) -> u64;
+    /// Device address of the first byte; 0 for an empty buffer.
+    fn address(&self, buffer: &Self::Buffer) -> u64;
+    /// Copies host bytes to the device.
+    fn upload(&self, dst: &mut Self::Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    /// Copies device bytes to the host, after all work before.
+    fn download(&self, src: &Self::Buffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// Loads a module if it is not loaded yet, so that the first launch does not pay for it.
+    fn load(&self, module: &Arc<PtxModule>) -> Result<(), DeviceError>;
+    /// Launches an entry. `params` are the bytes of its one parameter struct; buffers whose addresses stand in it must
+    /// outlive the work (the caller holds borrows of them across [`Device::download`] or [`Device::synchronize`]).
+    fn launch(&self, launch: &Launch<'_>, params: &[u8]) -> Result<(), DeviceError>;
+    /// Waits for all work.
+    fn synchronize(&self) -> Result<(), DeviceError>;
+}
+
+/// Refuses a copy that leaves its buffer.
+pub(crate) fn check_range(device: &str, len: u64, offset: u64, bytes: usize) -> Result<(), DeviceError> {
+    let bytes = bytes as u64;
+    match offset.checked_add(bytes) {
+        Some(end) if end <= len => Ok(()),
+        _ => Err(DeviceError::Range { device: device.to_owned(), bytes, offset, len }),
+    }
+}

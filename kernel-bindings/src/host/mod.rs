@@ -1,0 +1,1 @@
+//! The operations on the host, f32 with rayon.

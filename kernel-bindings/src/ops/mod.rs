@@ -1,0 +1,172 @@
+//! The operations on a device: one file each, and each does the same three things: the contract's `check`, the
+//! parameter struct, the launch.
+
+mod index_k_write;
+mod index_logits_decode;
+mod kv_write;
+mod sparse_mla_decode;
+mod split_combine;
+mod topk_select;
+
+use crate::device::{Device, DeviceError, DeviceProperties, PtxModule};
+use kernels::{Operation, Variant};
+use reference::ops::{
+    IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, SparseMlaDecode, SplitCombine, TopkSelect,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The kernels on a device.
+#[derive(Debug)]
+pub struct KernelOps<D> {
+    device: D,
+    variants: Vec<Variant>,
+    modules: BTreeMap<(Operation, Variant), Arc<PtxModule>>,
+}
+
+/// A module of the variant that was chosen for a launch.
+pub(crate) struct Chosen<'a> {
+    pub(crate) variant: Variant,
+    pub(crate) module: &'a Arc<PtxModule>,
+}
+
+impl<D: Device> KernelOps<D> {
+    /// All shipped kernels, best variant of the device first.
+    pub fn new(device: D) -> Self {
+        let variants = device.properties().variants.clone();
+        Self::with_variants(device, variants)
+    }
+
+    /// Only one variant; operations that do not have it are refused by name.
+    pub fn with_variant(device: D, variant: Variant) -> Result<Self, DeviceError> {
+        let properties = device.properties();
+        if !properties.variants.contains(&variant) {
+            return Err(DeviceError::Load {
+                device: properties.name.clone(),
+                module: variant.name().to_owned(),
+                reason: format!("the device runs {:?} only", properties.variants),
+            });
+        }
+        Ok(Self::with_variants(device, vec![variant]))
+    }
+
+    fn with_variants(device: D, variants: Vec<Variant>) -> Self {
+        let mut modules = BTreeMap::new();
+        for operation in Operation::ALL {
+            for &variant in &variants {
+                if let Some(text) = kernels::ptx(operation, variant) {
+                    let name = format!("{operation}_{variant}");
+                    modules.insert((operation, variant), Arc::new(PtxModule { name, text: text.into() }));
+                }
+            }
+        }
+        Self { device, variants, modules }
+    }
+
+    /// Puts other PTX in the place of a module, e.g. one with a barrier removed.
+    pub fn replace_module(&mut self, operation: Operation, variant: Variant, text: &str) {
+        let name = format!("{operation}_{variant}");
+        self.modules.insert((operation, variant), Arc::new(PtxModule { name, text: text.into() }));
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The variant that an operation runs, if any.
+    pub fn variant_of(&self, operation: Operation) -> Option<Variant> {
+        self.variants.iter().copied().find(|&variant| self.modules.contains_key(&(operation, variant)))
+    }
+
+    pub(crate) fn choose(&self, operation: Operation) -> Result<Chosen<'_>, OpsError> {
+        let found = self
+            .variant_of(operation)
+            .and_then(|variant| self.modules.get(&(operation, variant)).map(|module| Chosen { variant, module }));
+        found.ok_or_else(|| OpsError::Unsupported {
+            op: operation.name(),
+            device: self.device.properties().name.clone(),
+            what: format!("no PTX for {:?}", self.variants),
+        })
+    }
+
+    pub(crate) fn properties(&self) -> &DeviceProperties {
+        self.device.properties()
+    }
+}
+
+/// A parameter struct that a kernel takes by value.
+///
+/// # Safety
+/// `repr(C)` without padding: every byte belongs to a field (asserted in the C header and in the generated Rust).
+pub(crate) unsafe trait ParamStruct: Copy {}
+
+/// Bytes of a parameter struct, as the driver's parameter buffer takes them.
+pub(crate) fn param_bytes<T: ParamStruct>(params: &T) -> &[u8] {
+    // SAFETY: `T` has no padding (contract of the trait), so all `size_of::<T>()` bytes are initialised; the slice
+    // borrows `params`.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(params).cast(), std::mem::size_of::<T>()) }
+}
+
+pub(crate) fn device_failed(error: DeviceError) -> OpsError {
+    let device = match &error {
+        DeviceError::Absent { device, .. } => (*device).to_owned(),
+        DeviceError::Alloc { device, .. }
+        | DeviceError::Range { device, .. }
+        | DeviceError::Load { device, .. }
+        | DeviceError::Launch { device, .. }
+        | DeviceError::Findings { device, .. } => device.clone(),
+    };
+    let text = error.to_string();
+    let message = text.strip_prefix(&format!("{device}: ")).map_or(text.clone(), str::to_owned);
+    OpsError::Device { device, message }
+}
+
+impl<D: Device> Ops for KernelOps<D> {
+    type Buffer = D::Buffer;
+
+    fn name(&self) -> String {
+        let variants: Vec<&str> = self.variants.iter().map(|v| v.name()).collect();
+        format!("{} ({})", self.properties().name, variants.join(", "))
+    }
+
+    fn alloc(&self, bytes: u64, label: &str) -> Result<D::Buffer, OpsError> {
+        self.device.alloc(bytes, label).map_err(device_failed)
+    }
+
+    fn upload(&self, dst: &mut D::Buffer, offset: u64, bytes: &[u8]) -> Result<(), OpsError> {
+        self.device.upload(dst, offset, bytes).map_err(device_failed)
+    }
+
+    fn download(&self, src: &D::Buffer, offset: u64, bytes: &mut [u8]) -> Result<(), OpsError> {
+        self.device.download(src, offset, bytes).map_err(device_failed)
+    }
+
+    fn len_bytes(&self, buffer: &D::Buffer) -> u64 {
+        self.device.len_bytes(buffer)
+    }
+
+    fn index_logits_decode(&self, args: IndexLogitsDecode<'_, D::Buffer>) -> Result<(), OpsError> {
+        index_logits_decode::launch(self, args)
+    }
+
+    fn topk_select(&self, args: TopkSelect<'_, D::Buffer>) -> Result<(), OpsError> {
+        topk_select::launch(self, args)
+    }
+
+    fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, D::Buffer>) -> Result<(), OpsError> {
+        sparse_mla_decode::launch(self, args)
+    }
+
+    fn split_combine(&self, args: SplitCombine<'_, D::Buffer>) -> Result<(), OpsError> {
+        split_combine::launch(self, args)
+    }
+
+    fn kv_write(&self, args: KvWrite<'_, D::Buffer>) -> Result<(), OpsError> {
+        kv_write::launch(self, args)
+    }
+
+    fn index_k_write(&self, args: IndexKWrite<'_, D::Buffer>) -> Result<(), OpsError> {
+        index_k_write::launch(self, args)
+    }
+}
