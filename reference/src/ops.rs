@@ -97,6 +97,11 @@ impl<B> Clone for Paged<'_, B> {
 impl<B> Copy for Paged<'_, B> {}
 
 /// Operands of [`Ops::index_logits_decode`].
+///
+/// `logit[r, j] = k_scale[j] * sum_h weight[r, h] * relu(q[r, h] . k[j])`, f32 from the dot on, NaN passes through. Row
+/// `r` is query `r % s_q` of sequence `r / s_q`; its `n` is `context_lens[r]` clamped to `0..=max_pages * page_size`.
+/// Entries `j < n` whose page id lies outside the pool are -inf and their memory is not read. Entries at and beyond `n`
+/// are -inf (up to the row stride) when cleaning is asked for and not written otherwise.
 #[derive(Debug)]
 pub struct IndexLogitsDecode<'a, B> {
     /// Format of `index_q` (e4m3 or bf16) and `index_k`.
@@ -121,13 +126,20 @@ pub struct IndexLogitsDecode<'a, B> {
     pub max_pages: u32,
     /// Row stride of the block table.
     pub stride_block_table: u64,
-    /// Row stride of the logits, a multiple of 256.
+    /// Row stride of the logits, a multiple of 256 and at least `max_pages * page_size`.
     pub stride_logits: u64,
     /// Write -inf to `[n, stride_logits)` of every row; otherwise those entries are not written.
     pub clean_logits: bool,
 }
 
 /// Operands of [`Ops::topk_select`].
+///
+/// `n` of a row is `context_lens[r]` clamped to `0..=stride_logits`. If `n <= topk`, the row's result is `0..n` whatever
+/// the values are (they are not read). Otherwise the `topk` best entries of `0..n`: larger value first, then lower
+/// position; -0.0 equals +0.0, NaN counts as -inf, -inf is never selected. Positions come out ascending, -1 behind them.
+/// The slot of position `j` is `block_table[j / page_size] * page_size + j % page_size`, or -1 (in its place) if the page
+/// id is negative or `j / page_size >= max_pages`. At least one of the two lists is asked for; a block table is given
+/// exactly when slots are.
 #[derive(Debug)]
 pub struct TopkSelect<'a, B> {
     /// `[rows, stride_logits]` f32.
@@ -152,7 +164,7 @@ pub struct TopkSelect<'a, B> {
     pub page_size: u32,
     /// Columns of the block table in use.
     pub max_pages: u32,
-    /// Row stride of the logits.
+    /// Row stride of the logits, a multiple of 256, below 2^31.
     pub stride_logits: u64,
     /// Row stride of the block table.
     pub stride_block_table: u64,
@@ -165,7 +177,7 @@ pub struct SlotList<'a, B> {
     pub cache: Paged<'a, B>,
     /// `[t, width]` s32; anything outside the pool is skipped.
     pub slots: &'a B,
-    /// `[t]` s32: entries at and beyond it are not looked at.
+    /// `[t]` s32, clamped to `0..=width`: entries at and beyond it are not looked at.
     pub lens: Option<&'a B>,
     /// Columns.
     pub width: u32,
@@ -174,6 +186,10 @@ pub struct SlotList<'a, B> {
 }
 
 /// Operands of [`Ops::sparse_mla_decode`].
+///
+/// With `l_i = sm_scale * q . k_i` over the valid entries of both lists (an entry that stands there twice counts twice) and
+/// `m = max l_i`: `out = sum e^(l_i - m) k_i / (sum e^(l_i - m) + e^(sink - m))`, `lse = m + ln sum e^(l_i - m)`. No valid
+/// entry: out 0, lse -inf. Sink +inf: out 0 and lse unchanged; sink -inf or no sink: no extra term.
 #[derive(Debug)]
 pub struct SparseMlaDecode<'a, B> {
     /// Row format of both caches.
@@ -194,17 +210,20 @@ pub struct SparseMlaDecode<'a, B> {
     pub t: u32,
     /// Heads: 8, 16, 32, 64 or 128.
     pub h: u32,
-    /// Strides of `q` along t and h.
+    /// Strides of `q` along t and h: multiples of 8, at least 512 along h, and tokens do not overlap.
     pub stride_q: [u64; 2],
-    /// Strides of `out` along t and h.
+    /// Strides of `out` along t and h, same rules.
     pub stride_out: [u64; 2],
-    /// 512^-1/2.
+    /// 512^-1/2; finite.
     pub sm_scale: f32,
     /// Splits along the rows; `None` leaves it to the implementation. The result may differ by rounding only.
     pub num_splits: Option<u32>,
 }
 
 /// Operands of [`Ops::split_combine`].
+///
+/// `M = max_s lse2_s`, `out = sum_s 2^(lse2_s - M) o_s / (sum_s 2^(lse2_s - M) + 2^(sink * log2 e - M))`,
+/// `lse = ln 2 * (M + log2 sum_s 2^(lse2_s - M))`. All splits empty: out 0, lse -inf; sinks as in [`SparseMlaDecode`].
 #[derive(Debug)]
 pub struct SplitCombine<'a, B> {
     /// `[num_splits, t, h, 512]` f32.
@@ -228,6 +247,11 @@ pub struct SplitCombine<'a, B> {
 }
 
 /// Operands of [`Ops::kv_write`].
+///
+/// `v4_fp8`: per 64 of the 448 nope channels `a = clamp(amax, 1e-4, f32::MAX)`, `s = 2^ceil(log2(a / 448))`, code =
+/// `e4m3(clamp(x / s, -448, 448))` to nearest even, zeros keep their sign; `amax` ignores NaN, a NaN is stored as a NaN
+/// (0x7f or 0xff, both are right). Rope channels verbatim, pad byte 0. Bytes outside the written rows stay as they are.
+/// Two tokens for one slot in one call are a caller error.
 #[derive(Debug)]
 pub struct KvWrite<'a, B> {
     /// Format to write.
@@ -247,6 +271,10 @@ pub struct KvWrite<'a, B> {
 }
 
 /// Operands of [`Ops::index_k_write`].
+///
+/// bf16: verbatim. fp8: one f32 scale per row, `s = clamp(amax, 1e-4, f32::MAX) / 448` (rounded up to a power of two under
+/// [`ScaleRule::PowerOfTwo`]), code = `e4m3(clamp(x / s, -448, 448))`, both divisions correctly rounded f32; NaN and the
+/// order of bytes as in [`KvWrite`]. No Hadamard transform is applied here. Bytes outside the written rows stay as they are.
 #[derive(Debug)]
 pub struct IndexKWrite<'a, B> {
     /// Format to write.
