@@ -20,6 +20,25 @@ pub struct Module {
     pub entries: Vec<Arc<Entry>>,
     /// `.file` table: index -> path, for `.loc`.
     pub files: Vec<(u32, String)>,
+    /// The text that was parsed, for reports.
+    pub text: Arc<str>,
+    /// Byte offset in `text` of the start of every line.
+    pub line_starts: Vec<u32>,
+}
+
+impl Module {
+    /// The entry called `name`.
+    pub fn entry(&self, name: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|e| e.name == name)
+    }
+
+    /// Source text of a line (from 1), without its line end and without surrounding blanks; empty if there is none.
+    pub fn line_text(&self, line: u32) -> &str {
+        let Some(index) = (line as usize).checked_sub(1).filter(|i| *i < self.line_starts.len()) else { return "" };
+        let start = self.line_starts[index] as usize;
+        let end = self.line_starts.get(index + 1).map_or(self.text.len(), |e| *e as usize);
+        self.text[start..end].trim()
+    }
 }
 
 /// `.target sm_NN[a|f]`.
@@ -199,6 +218,14 @@ pub struct Entry {
     pub minnctapersm: Option<u32>,
     /// `.maxnreg`
     pub maxnreg: Option<u32>,
+    /// `.reqnctapercluster`: the cluster shape that every launch must have.
+    pub reqnctapercluster: Option<[u32; 3]>,
+    /// `.maxclusterrank`
+    pub maxclusterrank: Option<u32>,
+    /// `.explicitcluster`: the launch must name a cluster shape.
+    pub explicit_cluster: bool,
+    /// `.blocksareclusters`: the grid of the launch counts clusters.
+    pub blocks_are_clusters: bool,
     /// Registers.
     pub registers: Vec<RegisterDecl>,
     /// Function-scope variables (`.shared`, `.local`, demoted or not).
@@ -255,6 +282,7 @@ pub enum Special {
     LaneMaskGe,
     LaneMaskGt,
     Clock,
+    ClockHi,
     Clock64,
     GlobalTimer,
     GlobalTimerLo,
@@ -265,6 +293,8 @@ pub enum Special {
     ClusterNctaid(u8),
     ClusterCtaRank,
     ClusterNctaRank,
+    /// A predicate.
+    IsExplicitCluster,
     DynamicSmemSize,
     TotalSmemSize,
     AggrSmemSize,
@@ -573,6 +603,8 @@ pub struct MmaDesc {
     pub d: Type,
     /// `.scale_vec::NX` and the scale type, when `.block_scale` is given.
     pub block_scale: Option<BlockScale>,
+    /// `.satfinite` of the integer forms: saturate the s32 accumulator instead of wrapping.
+    pub satfinite: bool,
 }
 
 /// `.block_scale` parameters.
@@ -617,14 +649,15 @@ pub enum MatrixElement {
     B8x16B4x16P64,
 }
 
-/// `mbarrier` operations. Field names follow the operands of the text.
+/// `mbarrier` operations. Field names follow the operands of the text; `space` is that of `addr` (`Generic` where the
+/// text names none).
 #[allow(missing_docs)]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mbarrier {
     /// `mbarrier.init`
-    Init { addr: Address, count: Operand },
+    Init { addr: Address, count: Operand, space: Space },
     /// `mbarrier.inval`
-    Inval { addr: Address },
+    Inval { addr: Address, space: Space },
     /// `mbarrier.arrive[.noComplete][.expect_tx]`, with an optional state destination and count / tx-count.
     Arrive {
         state: Option<Dst>,
@@ -649,6 +682,7 @@ pub enum Mbarrier {
         hint: Option<Operand>,
         ordering: Ordering,
         scope: Scope,
+        space: Space,
     },
     /// `mbarrier.pending_count`
     PendingCount { d: Dst, state: Operand },
@@ -771,8 +805,9 @@ pub enum Op {
     Cvta { to_space: bool, space: Space, ty: Type, d: Dst, a: Operand },
     /// `isspacep`
     Isspacep { space: Space, d: Dst, a: Operand },
-    /// `mapa`: shared::cluster address of `a` in block `b` of the cluster.
-    Mapa { ty: Type, d: Dst, a: Operand, b: Operand },
+    /// `mapa`: address of `a` in block `b` of the cluster; `space` is `SharedCluster` (shared window in, shared window
+    /// out) or `Generic`.
+    Mapa { ty: Type, space: Space, d: Dst, a: Operand, b: Operand },
     /// `prefetch`, `prefetchu`, `applypriority`, `discard`-like hints with an address: bounds are not checked.
     Hint,
     /// `createpolicy`: the result is an opaque 64-bit value.
@@ -852,7 +887,7 @@ pub enum Op {
     /// `cp.async.wait_group N`; `None` = `wait_all`
     CpAsyncWait { groups: Option<u32> },
     /// `cp.async.mbarrier.arrive[.noinc]`
-    CpAsyncMbarrierArrive { addr: Address, noinc: bool },
+    CpAsyncMbarrierArrive { addr: Address, noinc: bool, space: Space },
     /// mbarrier family.
     Mbarrier(Mbarrier),
     /// `cp.async.bulk`: `mbar` for complete_tx forms, bulk_group otherwise.
