@@ -1,22 +1,42 @@
-//! CUDA sources, committed PTX and manifest of the kernels.
+//! The kernels as text: committed PTX of every operation and variant, what the assembler says about it, and the
+//! parameter structs that a launch passes.
+//!
+//! Nothing here needs CUDA. The PTX is made from `cuda/*.cu` by the pinned compiler (`cargo run -p kernels --bin
+//! compile-ptx`) and committed together with [`manifest`], which records how; a test fails when a source changed and its
+//! PTX did not.
 #![forbid(unsafe_code)]
 
-use std::fmt;
+pub mod manifest;
+#[allow(missing_docs, non_camel_case_types, clippy::unreadable_literal)]
+pub mod params;
+pub mod source;
+#[path = "../ptx/table.rs"]
+mod table;
 
-/// A kernel family; its name is the stem of its `.cu` and `.ptx` files and the prefix of its entries.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+use std::fmt;
+use std::sync::LazyLock;
+
+pub use manifest::{Entry, File, Manifest, Resources};
+
+/// An operation of the decode path. Its name is the name of the source, of the PTX and the start of every entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
+    /// Index logits of paged keys.
     IndexLogitsDecode,
+    /// Exact top-k of every row.
     TopkSelect,
+    /// Sparse attention over window and compressed rows.
     SparseMlaDecode,
+    /// Merges the partial results of splits.
     SplitCombine,
+    /// Writes KV rows.
     KvWrite,
+    /// Writes index-K rows.
     IndexKWrite,
 }
 
 impl Operation {
-    /// Every operation.
+    /// Every operation, in the order of the decode path.
     pub const ALL: [Operation; 6] = [
         Operation::IndexLogitsDecode,
         Operation::TopkSelect,
@@ -26,7 +46,8 @@ impl Operation {
         Operation::IndexKWrite,
     ];
 
-    /// The one word that names the operation everywhere.
+    /// The name, as in `cuda/<name>.cu`.
+    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Operation::IndexLogitsDecode => "index_logits_decode",
@@ -37,6 +58,12 @@ impl Operation {
             Operation::IndexKWrite => "index_k_write",
         }
     }
+
+    /// The operation of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Operation> {
+        Operation::ALL.into_iter().find(|op| op.name() == name)
+    }
 }
 
 impl fmt::Display for Operation {
@@ -45,12 +72,12 @@ impl fmt::Display for Operation {
     }
 }
 
-/// PTX target of a module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The machine that a PTX text is written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant {
-    /// Portable PTX, target sm_89: Ada, Hopper, Blackwell.
+    /// Portable: PTX target sm_89, accepted for Ada, Hopper and Blackwell.
     Sm89,
-    /// SM120 only, target sm_120a: block-scaled mma, bulk copies.
+    /// SM120 cards only: PTX target sm_120a.
     Sm120a,
 }
 
@@ -58,11 +85,21 @@ impl Variant {
     /// Both, portable first.
     pub const ALL: [Variant; 2] = [Variant::Sm89, Variant::Sm120a];
 
-    /// Suffix of files and entries: `sm89` or `sm120a`.
+    /// How file names and entry names end: `sm89`, `sm120a`.
+    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Variant::Sm89 => "sm89",
             Variant::Sm120a => "sm120a",
+        }
+    }
+
+    /// The `.target` line of the PTX: `sm_89`, `sm_120a`.
+    #[must_use]
+    pub const fn ptx_target(self) -> &'static str {
+        match self {
+            Variant::Sm89 => "sm_89",
+            Variant::Sm120a => "sm_120a",
         }
     }
 }
@@ -73,8 +110,20 @@ impl fmt::Display for Variant {
     }
 }
 
-/// PTX text of an operation for a target, if that variant exists.
+/// The PTX of an operation for a variant; `None` when that variant is not shipped (the portable one then serves).
+#[must_use]
 pub fn ptx(operation: Operation, variant: Variant) -> Option<&'static str> {
-    let _ = (operation, variant);
-    None
+    table::PTX.iter().find(|(op, v, _)| *op == operation && *v == variant).map(|(_, _, text)| *text)
+}
+
+/// How the committed PTX was made and what it needs.
+///
+/// # Panics
+/// When the committed manifest does not parse, which a test excludes.
+#[must_use]
+pub fn manifest() -> &'static Manifest {
+    static MANIFEST: LazyLock<Manifest> = LazyLock::new(|| {
+        serde_json::from_str(include_str!("../ptx/manifest.json")).expect("the committed manifest parses")
+    });
+    &MANIFEST
 }
