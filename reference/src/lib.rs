@@ -2,5 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod formats;
 pub mod layout;
 pub mod ops;
+pub mod plain;
+pub mod rng;
