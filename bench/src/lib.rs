@@ -1,1 +1,2 @@
-//! bench
+//! The `sm120` command: parity, mutation score, benchmarks, reports.
+#![forbid(unsafe_code)]

@@ -1,1 +1,6 @@
-//! engine
+//! DeepSeek-V4 over operations: layer schedule, bytes per token, one decode attention step. Nothing here knows a device.
+#![forbid(unsafe_code)]
+
+pub mod attention;
+pub mod memory;
+pub mod model;

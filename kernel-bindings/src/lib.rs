@@ -7,4 +7,5 @@ pub mod cuda;
 pub mod device;
 pub mod emulated;
 pub mod host;
+pub mod layout;
 pub mod ops;
