@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf { Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("bench has a parent").to_owned() }
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("bench has a parent").to_owned()
+}
 
 /// Every manifest of the workspace, with the crates of the workspace that it names in any dependency section.
 fn arrows() -> BTreeMap<String, BTreeSet<String>> {
-    let members =
-        ["kernels", "reference", "kernel-bindings", "kernel-bindings/ptx-emulator", "engine", "bench"].map(str::to_owned);
+    let members = ["kernels", "reference", "kernel-bindings", "kernel-bindings/ptx-emulator", "engine", "bench"]
+        .map(str::to_owned);
     let names: BTreeSet<String> =
         members.iter().map(|path| path.rsplit('/').next().expect("a path has a last part").to_owned()).collect();
     let mut arrows = BTreeMap::new();

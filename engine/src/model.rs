@@ -79,7 +79,9 @@ impl AttentionConfig {
     }
 
     /// Layers of a kind.
-    pub fn count(&self, kind: LayerKind) -> u32 { self.layers.iter().filter(|&&k| k == kind).count() as u32 }
+    pub fn count(&self, kind: LayerKind) -> u32 {
+        self.layers.iter().filter(|&&k| k == kind).count() as u32
+    }
 }
 
 #[cfg(test)]
