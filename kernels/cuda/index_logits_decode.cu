@@ -1,0 +1,504 @@
+// Scores of the lightning indexer for decoding: every cached index key against the index queries of its sequence.
+// targets: sm89 sm120a
+//
+// In   index_q        [b, s_q, 64, 128] e4m3 | bf16, contiguous
+//      index_weights  [b, s_q, 64] f32, contiguous
+//      index_k        pages of P rows, P a multiple of 32; fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16
+//      block_table    [b, max_pages] s32, last axis contiguous;  context_lens [b, s_q] s32
+// Out  index_logits   [b * s_q, stride_logits] f32
+// Launch: any grid (one block per SM is meant), 288 threads = 8 consumer warps + 1 producer warp, Plan<format> bytes shared.
+//
+//      logit[r, j] = k_scale[j] * sum_h w[r, h] * relu(q[r, h] . k[j])         (k_scale = 1 for bf16 keys)
+//
+// Numerics: dot products summed in f32 by the matrix unit, everything after in f32, no flush to zero. A head sum is 16
+// fused multiply-adds in a lane (heads 8i + 2t, 8i + 2t + 1, ascending), then (t, t ^ 2), then t ^ 1: the same order for
+// every key, wherever it stands. relu lets NaN through.
+// Invalid: a page id outside the pool, inside n, gives -inf and its memory is not read; n is context_lens clamped to
+// 0..max_pages * P. Entries at and beyond n are -inf up to the row stride with clean_logits, else not written.
+// Called by kernel-bindings/src/ops/index_logits_decode.rs.
+//
+// Work. A tile is 64 consecutive keys of one sequence for all of its queries. Tiles are numbered over the batch; block i
+// takes an equal, contiguous share (or what split_plan says). Every warp finds its place by itself: each sums the tile
+// counts of a ninth of the batch, one barrier later everybody knows all nine sums, the share and the sequence it starts in.
+// The lengths are read on the device only, so a captured launch replays with other lengths.
+//
+// Pipeline. The producer warp walks the share, 32 tiles at a time (one lane each finds sequence and page ids), and fills a
+// ring of STAGES tiles in shared memory; a tile's keys, scales and a four-word record arrive under one `full` barrier.
+// s_q queries x 2 parts = 2 s_q consumer warps form a group that works on one tile: a warp scores 32 keys for one query.
+// With s_q = 1 four groups work on four tiles at a time; keys are fetched once for all queries. The fragments of the query
+// (64 registers for e4m3, 128 for bf16) and the head weights (16) stay in registers until the sequence changes.
+//
+// Shared memory. The bulk copy cannot swizzle, and rows of 128 B put the same 16-byte chunk of all rows into the same banks.
+// Two things make the loads free of conflicts: the k axis is permuted (lane t of a quad takes chunks t, t + 4, ... of a row
+// as the operands of two mma steps; q is loaded in the same order, so the dot products are those of the whole row), so one
+// 16-byte load per lane reads 64 B of each of two rows per quarter warp; and the second half of a tile (32 rows) starts 64 B
+// off the bank period, with the two rows of a quarter warp taken from different halves. Matrix row i is key
+// 32 (i mod 2) + 16 part + 8 u + i / 2 of the tile, u = 0, 1 the two matrix tiles of a warp.
+//
+// Cost per warp and 32 keys, e4m3 (bf16): 64 (128) mma, 64 max, 64 fma, 8 (16) shared loads of 16 B, 3 shuffles, one store.
+// Per key and SM: 8 (16) cycles of the matrix pipe at 2048 e4m3 (1024 bf16) FLOP per cycle, about 2 of issue; a key's 132 + 4
+// bytes (256 + 4) take 37 (71) cycles of a 188-SM card's 1792 GB/s. Memory binds; README.md has the whole account.
+#include "entry.cuh"
+#include "ptx/arithmetic.cuh"
+#include "ptx/bulk.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/fence.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/shared.cuh"
+
+enum class Format { FP8, BF16 };
+
+constexpr int LANES = 32;
+constexpr int CONSUMERS = 7;               // warps
+constexpr int WARPS = CONSUMERS + 1;       // the last one is the producer
+constexpr int THREADS = WARPS * LANES;
+constexpr int TILE = 64;                   // keys
+constexpr int HALF = TILE / 2;
+constexpr int HEADS = SM120_INDEX_HEADS;
+constexpr int HEAD_BLOCKS = HEADS / 8;     // mma columns: 8 heads
+constexpr int CLEAN_COLUMNS = 1024;        // logits that a warp cleans at a time
+constexpr int BULK_ALIGN = 16;
+
+static_assert(SM120_D_INDEX == 128 && SM120_INDEX_HEADS == 64, "fragment loads and head sums are written for 64 x 128");
+
+template <Format F>
+struct Shape {
+  static constexpr int ROW_BYTES = F == Format::FP8 ? 128 : 256;
+  static constexpr int SCALE_BYTES = F == Format::FP8 ? 4 : 0;
+  static constexpr int STEPS = ROW_BYTES / 32;      // mma k steps: 32 e4m3 or 16 bf16, 32 B of a row
+  static constexpr int CHUNKS = STEPS / 2;          // 16-byte loads per lane and row, two steps each
+  static constexpr int HALF_SCALES = HALF * ROW_BYTES;                       // where the scales of a half start
+  static constexpr int HALF_PITCH = HALF * (ROW_BYTES + SCALE_BYTES) + 64;   // 64 B off the bank period of 128 B
+  static constexpr int STAGE_BYTES = 2 * HALF_PITCH;
+  static constexpr int STAGES = F == Format::FP8 ? 11 : 6;
+  static_assert(HALF_PITCH % 128 == 64, "rows of the two halves must use different banks");
+  static_assert(SCALE_BYTES == 0 || ROW_BYTES + SCALE_BYTES == SM120_INDEX_K_FP8_BYTES, "fp8 row");
+  static_assert(SCALE_BYTES != 0 || ROW_BYTES == SM120_INDEX_K_BF16_BYTES, "bf16 row");
+};
+
+// Shared memory of a block.
+template <Format F>
+struct Plan {
+  uint8_t ring[Shape<F>::STAGES][Shape<F>::STAGE_BYTES];   // keys and scales
+  uint4 record[Shape<F>::STAGES];                          // sequence, first key, rows loaded in half 0, in half 1
+  uint64_t full[Shape<F>::STAGES];
+  uint64_t empty[Shape<F>::STAGES];
+  int32_t section_tiles[WARPS];
+};
+
+extern __shared__ __align__(128) uint8_t shared_raw[];
+
+// ------------------------------------------------------------------------------------------------- target differences
+#if SM120_TARGET_SM120A
+constexpr bool WIDE_E4M3 = false;                // e4m3 products are one instruction
+constexpr uint32_t FULL_ARRIVALS = 1;            // arrive.expect_tx of the producer's lane 0
+__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
+  while (!mbarrier_try_wait_parity(barrier, parity)) {
+  }
+}
+#else
+constexpr bool WIDE_E4M3 = true;                 // Hopper widens the operands of e4m3 products in registers
+constexpr uint32_t FULL_ARRIVALS = LANES + 1;    // the copies of every lane, and the record of lane 0
+__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
+  while (!mbarrier_test_wait_parity(barrier, parity)) {
+  }
+}
+#endif
+
+template <Format F>
+__device__ __forceinline__ void mma_step(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]) {
+  if constexpr (F == Format::BF16) {
+    mma_bf16_m16n8k16(d, a, b, c);
+  } else {
+#if SM120_TARGET_SM120A
+    constexpr uint32_t ONE = 0x7f7f7f7f;         // ue8m0 127: 2^0
+    mma_e4m3_m16n8k32_block_scaled(d, a, b, c, ONE, ONE);
+#else
+    mma_e4m3_m16n8k32(d, a, b, c);
+#endif
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------- walk of the batch
+using Params = Sm120IndexLogitsDecodeParams;
+
+// Keys of row r = sequence * s_q + query.
+__device__ __forceinline__ int row_len(const Params& p, int row) {
+  const int limit = p.max_pages * p.index_k.page_size;   // fits: checked by the host
+  return min(max(__ldg(p.context_lens + row), 0), limit);
+}
+
+// Keys of a sequence: what its longest query sees. 0 beyond the batch.
+__device__ __forceinline__ int sequence_len(const Params& p, int sequence) {
+  int keys = 0;
+  if (sequence < p.b) {
+#pragma unroll 1
+    for (int query = 0; query < p.s_q; ++query) keys = max(keys, row_len(p, sequence * p.s_q + query));
+  }
+  return keys;
+}
+
+__device__ __forceinline__ int tiles_of(int keys) { return (keys + TILE - 1) / TILE; }
+
+// 32 consecutive sequences, one per lane.
+struct Window {
+  int first;    // sequence of lane 0
+  int keys;     // this lane's
+  int end;      // tiles of the batch up to and including this lane's sequence
+
+  __device__ __forceinline__ void load(const Params& p, int lane, int first_sequence, int tiles_before) {
+    first = first_sequence;
+    keys = sequence_len(p, first + lane);
+    end = tiles_of(keys);
+    for (int step = 1; step < LANES; step *= 2) {
+      const int other = __shfl_up_sync(~0u, end, step);
+      if (lane >= step) end += other;
+    }
+    end += tiles_before;
+  }
+
+  __device__ __forceinline__ int last_end() const { return __shfl_sync(~0u, end, LANES - 1); }
+
+  // Moves on until the window holds that tile of the batch, which exists and is not before the window.
+  __device__ __forceinline__ void advance(const Params& p, int lane, int tile) {
+    for (int before = last_end(); before <= tile; before = last_end()) load(p, lane, first + LANES, before);
+  }
+};
+
+// A block's share of the tiles.
+struct Share {
+  int begin;
+  int count;
+};
+
+// Sequences whose tiles one warp counts at the start: a multiple of 32, so that windows line up.
+__device__ __forceinline__ int section_len(const Params& p) {
+  return (p.b + WARPS * LANES - 1) / (WARPS * LANES) * LANES;
+}
+
+__device__ __forceinline__ int section_tiles(const Params& p, int warp, int lane) {
+  const int section = section_len(p);
+  int tiles = 0;
+#pragma unroll 4
+  for (int i = lane; i < section; i += LANES) tiles += tiles_of(sequence_len(p, warp * section + i));
+  return __reduce_add_sync(~0u, tiles);
+}
+
+__device__ __forceinline__ Share block_share(const Params& p, const int32_t (&sections)[WARPS]) {
+  int total = 0;
+  for (int i = 0; i < WARPS; ++i) total += sections[i];
+  const int block = blockIdx.x;
+  if (p.split_plan != nullptr) {
+    const int begin = min(max(__ldg(p.split_plan + block), 0), total);
+    return {begin, max(min(__ldg(p.split_plan + block + 1), total) - begin, 0)};
+  }
+  const int each = total / gridDim.x, more = total % gridDim.x;   // the first `more` blocks take one tile more
+  return {each * block + min(block, more), each + (block < more ? 1 : 0)};
+}
+
+// The window that holds a tile of the batch, which must exist.
+__device__ __forceinline__ Window seek(const Params& p, const int32_t (&sections)[WARPS], int lane, int tile) {
+  const int section = section_len(p);
+  int before = 0, i = 0;
+  while (before + sections[i] <= tile) before += sections[i++];
+  Window window;
+  window.load(p, lane, i * section, before);
+  window.advance(p, lane, tile);
+  return window;
+}
+
+// --------------------------------------------------------------------------------------------------------------- producer
+// Where half a tile comes from.
+struct Source {
+  int page;     // -1: nothing to load
+  int offset;   // row in the page
+};
+
+template <Format F>
+__device__ __forceinline__ Source locate(const Params& p, int sequence, int key, int keys) {
+  Source source = {-1, key % p.index_k.page_size};
+  if (key < keys) {
+    const int page = __ldg(p.block_table + sequence * p.stride_block_table + key / p.index_k.page_size);
+    if (page >= 0 && page < p.index_k.num_pages) source.page = page;
+  }
+  return source;
+}
+
+// Bytes that the scales of some rows take up in a bulk copy. A page has a multiple of 32 of them, so what is copied beyond
+// the last row lies in the page; nobody uses it.
+template <Format F>
+__device__ __forceinline__ int scale_bytes(int rows) {
+  return (rows * Shape<F>::SCALE_BYTES + BULK_ALIGN - 1) / BULK_ALIGN * BULK_ALIGN;
+}
+
+// Starts the copies of one half; called by the whole warp.
+template <Format F>
+__device__ __forceinline__ void copy_half(const Params& p, int lane, uint32_t shared, Source source, int rows, uint32_t full) {
+  using S = Shape<F>;
+  const uint8_t* page = p.index_k.data + source.page * p.index_k.page_stride_bytes;
+  const uint8_t* keys = page + static_cast<int64_t>(source.offset) * S::ROW_BYTES;
+  const uint8_t* scales = page + static_cast<int64_t>(p.index_k.page_size) * S::ROW_BYTES + source.offset * S::SCALE_BYTES;
+#if SM120_TARGET_SM120A
+  if (lane == 0 && rows > 0) {
+    bulk_load(shared, keys, rows * S::ROW_BYTES, full);
+    if constexpr (F == Format::FP8) bulk_load(shared + S::HALF_SCALES, scales, scale_bytes<F>(rows), full);
+  }
+#else
+#pragma unroll
+  for (int i = 0; i < S::HALF_SCALES; i += LANES * BULK_ALIGN) {
+    const int at = i + lane * BULK_ALIGN;
+    if (at < rows * S::ROW_BYTES) cp_async_16(shared + at, keys + at);
+  }
+  if constexpr (F == Format::FP8) {
+    const int at = lane * BULK_ALIGN;
+    if (at < scale_bytes<F>(rows)) cp_async_16(shared + S::HALF_SCALES + at, scales + at);
+  }
+#endif
+}
+
+template <Format F>
+__device__ __forceinline__ void produce(const Params& p, const Plan<F>& plan, int lane, Share share) {
+  using S = Shape<F>;
+  const uint32_t ring = shared_address(plan.ring), record = shared_address(plan.record);
+  const uint32_t full = shared_address(plan.full), empty = shared_address(plan.empty);
+  Window window = seek(p, plan.section_tiles, lane, share.begin);
+  uint32_t stage = 0, parity = 1;   // the first wait on every slot passes: nothing is in it
+  for (int done = 0; done < share.count;) {
+    // One tile per lane, up to the last tile of the window.
+    const int tile = share.begin + done + lane;
+    int position = 0;   // sequences of the window that end at or before the tile
+    for (int step = LANES / 2; step > 0; step /= 2) {
+      if (__shfl_sync(~0u, window.end, position + step - 1) <= tile) position += step;
+    }
+    const int end = __shfl_sync(~0u, window.end, position), keys = __shfl_sync(~0u, window.keys, position);
+    const int batch = min(min(share.count - done, LANES), window.last_end() - (share.begin + done));
+    const int sequence = window.first + position;
+    const int first = (tile - end + tiles_of(keys)) * TILE;
+    const int until = lane < batch ? keys : 0;
+    const Source half0 = locate<F>(p, sequence, first, until), half1 = locate<F>(p, sequence, first + HALF, until);
+
+    for (int i = 0; i < batch; ++i) {
+      const Source from0 = {__shfl_sync(~0u, half0.page, i), __shfl_sync(~0u, half0.offset, i)};
+      const Source from1 = {__shfl_sync(~0u, half1.page, i), __shfl_sync(~0u, half1.offset, i)};
+      const int first_i = __shfl_sync(~0u, first, i), sequence_i = __shfl_sync(~0u, sequence, i);
+      const int left = __shfl_sync(~0u, keys, i) - first_i;
+      const int rows0 = from0.page < 0 ? 0 : min(left, HALF), rows1 = from1.page < 0 ? 0 : min(left - HALF, HALF);
+      const uint32_t full_i = full + stage * 8;
+      wait(empty + stage * 8, parity);
+      if (lane == 0) {
+        st_shared_v4(record + stage * 16, make_uint4(sequence_i, first_i, rows0, rows1));
+#if SM120_TARGET_SM120A
+        mbarrier_arrive_expect_tx(full_i, (rows0 + rows1) * S::ROW_BYTES + scale_bytes<F>(rows0) + scale_bytes<F>(rows1));
+#else
+        mbarrier_arrive(full_i);
+#endif
+      }
+      copy_half<F>(p, lane, ring + stage * S::STAGE_BYTES, from0, rows0, full_i);
+      copy_half<F>(p, lane, ring + stage * S::STAGE_BYTES + S::HALF_PITCH, from1, rows1, full_i);
+#if !SM120_TARGET_SM120A
+      cp_async_mbarrier_arrive_noinc(full_i);
+#endif
+      if (++stage == S::STAGES) stage = 0, parity ^= 1;
+    }
+    done += batch;
+    if (done < share.count) window.advance(p, lane, share.begin + done);
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------------- consumers
+// -inf behind the end of every row. Units of CLEAN_COLUMNS logits, dealt out over the warps of the grid.
+__device__ __forceinline__ void clean(const Params& p, int warp, int lane) {
+  const float INF = __int_as_float(0x7f800000);
+  const uint32_t chunks = static_cast<uint32_t>((p.stride_logits + CLEAN_COLUMNS - 1) / CLEAN_COLUMNS);
+  const uint32_t units = static_cast<uint32_t>(p.b) * p.s_q * chunks;
+  for (uint32_t unit = blockIdx.x * CONSUMERS + warp; unit < units; unit += gridDim.x * CONSUMERS) {
+    const int row = static_cast<int>(unit / chunks);
+    const int64_t begin = static_cast<int64_t>(unit % chunks) * CLEAN_COLUMNS;
+    const int64_t end = min(begin + CLEAN_COLUMNS, p.stride_logits);
+    const int len = row_len(p, row);
+    if (end <= len) continue;
+    float* logits = p.index_logits + row * p.stride_logits;
+    for (int64_t column = begin + lane * 4; column < end; column += LANES * 4) {
+      if (column >= len) {
+        *reinterpret_cast<float4*>(logits + column) = make_float4(-INF, -INF, -INF, -INF);
+      } else {
+#pragma unroll
+        for (int i = 1; i < 4; ++i) {
+          if (column + i >= len) logits[column + i] = -INF;
+        }
+      }
+    }
+  }
+}
+
+// What a warp keeps of its query: column g of head block i is head 8i + g, and this lane has its chunks t, t + 4, ...
+template <Format F>
+struct Query {
+  uint32_t q[HEAD_BLOCKS][Shape<F>::STEPS][2];
+  float2 weight[HEAD_BLOCKS];   // heads 8i + 2t, 8i + 2t + 1
+  int len;                      // keys that it sees
+
+  __device__ __forceinline__ void load(const Params& p, int lane, int row) {
+    using S = Shape<F>;
+    const int g = lane / 4, t = lane % 4;
+    const uint8_t* from = static_cast<const uint8_t*>(p.index_q) + (static_cast<int64_t>(row) * HEADS + g) * S::ROW_BYTES + t * 16;
+    const float* weights = p.index_weights + static_cast<int64_t>(row) * HEADS + t * 2;
+    len = row_len(p, row);
+#pragma unroll
+    for (int i = 0; i < HEAD_BLOCKS; ++i) {
+#pragma unroll
+      for (int chunk = 0; chunk < S::CHUNKS; ++chunk) {
+        const uint4 v = __ldg(reinterpret_cast<const uint4*>(from + i * 8 * S::ROW_BYTES + chunk * 64));
+        q[i][2 * chunk][0] = v.x, q[i][2 * chunk][1] = v.y;
+        q[i][2 * chunk + 1][0] = v.z, q[i][2 * chunk + 1][1] = v.w;
+      }
+      weight[i] = __ldg(reinterpret_cast<const float2*>(weights + i * 8));
+    }
+  }
+};
+
+// Weighted head sums of the keys in matrix rows g and g + 8 over this lane's 16 heads; low and high are the shared addresses
+// of this lane's first chunk in those rows.
+template <Format F>
+__device__ __forceinline__ float2 score(const Query<F>& query, uint32_t low, uint32_t high) {
+  using S = Shape<F>;
+  float dots[HEAD_BLOCKS][4] = {};
+#pragma unroll
+  for (int chunk = 0; chunk < S::CHUNKS; ++chunk) {
+    const uint4 lo = ld_shared_v4(low + chunk * 64), hi = ld_shared_v4(high + chunk * 64);
+    const uint32_t a[2][4] = {{lo.x, hi.x, lo.y, hi.y}, {lo.z, hi.z, lo.w, hi.w}};
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+#pragma unroll
+      for (int i = 0; i < HEAD_BLOCKS; ++i) mma_step<F>(dots[i], a[step], query.q[i][2 * chunk + step], dots[i]);
+    }
+  }
+  float2 sum = {0.f, 0.f};
+#pragma unroll
+  for (int i = 0; i < HEAD_BLOCKS; ++i) {
+    sum.x = fmaf(query.weight[i].x, max_nan(dots[i][0], 0.f), sum.x);
+    sum.x = fmaf(query.weight[i].y, max_nan(dots[i][1], 0.f), sum.x);
+    sum.y = fmaf(query.weight[i].x, max_nan(dots[i][2], 0.f), sum.y);
+    sum.y = fmaf(query.weight[i].y, max_nan(dots[i][3], 0.f), sum.y);
+  }
+  return sum;
+}
+
+// Sums value i over the four lanes of a quad into lane t = i: three shuffles instead of eight.
+__device__ __forceinline__ float quad_transpose_sum(float v0, float v1, float v2, float v3, int t) {
+  const bool upper = t & 2, odd = t & 1;
+  const float low = (upper ? v2 : v0) + __shfl_xor_sync(~0u, upper ? v0 : v2, 2);
+  const float high = (upper ? v3 : v1) + __shfl_xor_sync(~0u, upper ? v1 : v3, 2);
+  return (odd ? high : low) + __shfl_xor_sync(~0u, odd ? low : high, 1);
+}
+
+template <Format F>
+__device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, int warp, int lane, Share share) {
+  using S = Shape<F>;
+  const uint32_t ring = shared_address(plan.ring), record = shared_address(plan.record);
+  const uint32_t full = shared_address(plan.full), empty = shared_address(plan.empty);
+  const float INF = __int_as_float(0x7f800000);
+  const int g = lane / 4, t = lane % 4, half = g % 2;
+  const uint32_t query_index = warp % p.s_q, warps = CONSUMERS / p.s_q;   // of one query
+  uint32_t job = warp / p.s_q;
+  if (job >= warps || static_cast<int>(job / 2) >= share.count) return;
+
+  const Window window = seek(p, plan.section_tiles, lane, share.begin + job / 2);
+  int wanted = window.first + __popc(__ballot_sync(~0u, window.end <= share.begin + job / 2));
+  int sequence = -1;
+  Query<F> query;
+  uint32_t stage = job / 2, parity = 0;
+  for (int tile = job / 2; tile < share.count;) {
+    // The first query is loaded while the first keys are under way.
+    uint4 record_i;
+    for (;;) {
+      if (wanted != sequence) {
+        sequence = wanted;
+        query.load(p, lane, sequence * p.s_q + query_index);
+      }
+      wait(full + stage * 8, parity);
+      record_i = ld_shared_v4(record + stage * 16);
+      wanted = static_cast<int>(record_i.x);
+      if (wanted == sequence) break;
+    }
+    const int rows0 = static_cast<int>(record_i.z), rows1 = static_cast<int>(record_i.w);
+
+    // Matrix rows g, g + 8 of matrix tile u are rows first_row + 8 u, + 4 of the half; this lane ends up with + 4 t.
+    const int first_row = job % 2 * (HALF / 2) + g / 2, own_row = first_row + 4 * t;
+    const uint32_t base = ring + stage * S::STAGE_BYTES;
+    uint32_t row[4];
+#pragma unroll
+    for (int v = 0; v < 4; ++v) row[v] = base + half * S::HALF_PITCH + (first_row + 4 * v) * S::ROW_BYTES + t * 16;
+    if (min(rows0, rows1) < HALF) {
+      // Rows that were not loaded: read some row that was, the result is not used.
+      const int rows = half ? rows1 : rows0;
+      const uint32_t some = base + (rows0 > 0 ? 0 : S::HALF_PITCH) + t * 16;
+#pragma unroll
+      for (int v = 0; v < 4; ++v) row[v] = first_row + 4 * v < rows ? row[v] : some;
+    }
+    const bool loaded = own_row < (half ? rows1 : rows0);
+    // Unrolled where registers allow: then the head sum of one matrix tile runs beside the products of the next.
+    constexpr int UNROLL = F == Format::FP8 && !WIDE_E4M3 ? 2 : 1;
+    float2 low = {0.f, 0.f}, high = {0.f, 0.f};
+    float scale = 1.f;
+    if (max(rows0, rows1) > 0) {
+#pragma unroll(UNROLL)
+      for (int u = 0; u < 2; ++u) {
+        low = high;
+        high = score<F>(query, u == 0 ? row[0] : row[2], u == 0 ? row[1] : row[3]);
+      }
+      if constexpr (F == Format::FP8) {
+        if (loaded) scale = ld_shared_f32(base + half * S::HALF_PITCH + S::HALF_SCALES + own_row * 4);
+      }
+    }
+    mbarrier_arrive(empty + stage * 8);
+    const float sum = quad_transpose_sum(low.x, low.y, high.x, high.y, t);
+    const float logit = loaded ? sum * scale : -INF;
+    const int key = static_cast<int>(record_i.y) + half * HALF + own_row;
+    if (key < query.len) p.index_logits[(static_cast<int64_t>(sequence) * p.s_q + query_index) * p.stride_logits + key] = logit;
+
+    job += warps;
+    stage += job / 2 - tile;
+    tile = job / 2;
+    if (stage >= S::STAGES) stage -= S::STAGES, parity ^= 1;
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------------ entries
+template <Format F>
+__device__ __forceinline__ void index_logits(const Params& p) {
+  using S = Shape<F>;
+  Plan<F>& plan = *reinterpret_cast<Plan<F>*>(shared_raw);
+  const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+  if (threadIdx.x < S::STAGES) {
+    mbarrier_init(shared_address(&plan.full[threadIdx.x]), FULL_ARRIVALS);
+    mbarrier_init(shared_address(&plan.empty[threadIdx.x]), 2 * p.s_q * LANES);   // every lane of the jobs of a tile
+#if SM120_TARGET_SM120A
+    fence_proxy_async_shared();   // the copies count on these barriers
+#endif
+  }
+  const int tiles = section_tiles(p, warp, lane);
+  if (lane == 0) plan.section_tiles[warp] = tiles;
+  __syncthreads();
+
+  const Share share = block_share(p, plan.section_tiles);
+  if (warp == CONSUMERS) {
+    if (share.count > 0) produce<F>(p, plan, lane, share);
+  } else {
+    if (p.clean_logits) clean(p, warp, lane);
+    consume<F>(p, plan, warp, lane, share);
+  }
+}
+
+extern "C" __global__ __launch_bounds__(THREADS, 1)
+void SM120_ENTRY(index_logits_decode_fp8)(const __grid_constant__ Sm120IndexLogitsDecodeParams p) {
+  declare_shared<sizeof(Plan<Format::FP8>)>();
+  index_logits<Format::FP8>(p);
+}
+
+extern "C" __global__ __launch_bounds__(THREADS, 1)
+void SM120_ENTRY(index_logits_decode_bf16)(const __grid_constant__ Sm120IndexLogitsDecodeParams p) {
+  declare_shared<sizeof(Plan<Format::BF16>)>();
+  index_logits<Format::BF16>(p);
+}
