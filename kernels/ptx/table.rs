@@ -3,4 +3,6 @@ use crate::{Operation, Variant};
 
 #[rustfmt::skip]
 pub(crate) const PTX: &[(Operation, Variant, &str)] = &[
+    (Operation::IndexLogitsDecode, Variant::Sm120a, include_str!("../ptx/index_logits_decode_sm120a.ptx")),
+    (Operation::IndexLogitsDecode, Variant::Sm89, include_str!("../ptx/index_logits_decode_sm89.ptx")),
 ];
