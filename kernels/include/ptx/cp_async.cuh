@@ -12,3 +12,17 @@ __device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global)
 __device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
+
+// cp.async.ca 8 B: both addresses are multiples of 8.
+__device__ __forceinline__ void cp_async_8(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// cp.async.commit_group: the copies of this thread since the last commit, none or more, become its newest group.
+__device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// cp.async.wait_group: all groups of this thread but the PENDING newest have landed. Says nothing about other threads'.
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}

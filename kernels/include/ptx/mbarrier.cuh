@@ -13,6 +13,12 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
   asm volatile("{\n .reg .b64 state;\n mbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 }
 
+// mbarrier.expect_tx: the phase also waits for `bytes` of bulk copies. Only while an arrival of the phase is outstanding;
+// sm_90 and later.
+__device__ __forceinline__ void mbarrier_expect_tx(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
 // mbarrier.arrive.expect_tx: one arrival that also makes the phase wait for `bytes` of bulk copies; sm_90 and later.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   asm volatile("{\n .reg .b64 state;\n mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(barrier),

@@ -40,3 +40,16 @@ __device__ __forceinline__ void mma_e4m3_m16n8k32_block_scaled(float (&d)[4], co
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]),
         "r"(scale_a), "r"(scale_b));
 }
+
+// The same with selectors. Row g of a takes byte BYTE_A of lane 4g + 2 * THREAD_A, row g + 8 that of the lane after it;
+// column g of b takes byte BYTE_B of lane 4g + THREAD_B. THREAD_A 0..1, the others 0..3.
+template <int BYTE_A, int THREAD_A, int BYTE_B, int THREAD_B>
+__device__ __forceinline__ void mma_e4m3_m16n8k32_block_scaled(float (&d)[4], const uint32_t (&a)[4],
+                                                               const uint32_t (&b)[2], const float (&c)[4],
+                                                               uint32_t scale_a, uint32_t scale_b) {
+  asm("mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13}, %14, {%16, %17}, %15, {%18, %19};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]),
+        "r"(scale_a), "r"(scale_b), "n"(BYTE_A), "n"(THREAD_A), "n"(BYTE_B), "n"(THREAD_B));
+}
