@@ -3,6 +3,8 @@ use crate::{Operation, Variant};
 
 #[rustfmt::skip]
 pub(crate) const PTX: &[(Operation, Variant, &str)] = &[
+    (Operation::IndexKWrite, Variant::Sm89, include_str!("../ptx/index_k_write_sm89.ptx")),
     (Operation::IndexLogitsDecode, Variant::Sm120a, include_str!("../ptx/index_logits_decode_sm120a.ptx")),
     (Operation::IndexLogitsDecode, Variant::Sm89, include_str!("../ptx/index_logits_decode_sm89.ptx")),
+    (Operation::KvWrite, Variant::Sm89, include_str!("../ptx/kv_write_sm89.ptx")),
 ];

@@ -4,6 +4,15 @@
 //! Nothing here needs CUDA. The PTX is made from `cuda/*.cu` by the pinned compiler (`cargo run -p kernels --bin
 //! compile-ptx`) and committed together with [`manifest`], which records how; a test fails when a source changed and its
 //! PTX did not.
+//!
+//! ```
+//! use kernels::{Operation, Variant};
+//!
+//! let text = kernels::ptx(Operation::KvWrite, Variant::Sm89).expect("every operation has a portable variant");
+//! assert!(text.contains(".target sm_89"));
+//! let entry = kernels::manifest().entry("kv_write_v4_fp8_sm89").expect("listed");
+//! assert_eq!(entry.threads, 128);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod manifest;

@@ -109,7 +109,9 @@ pub fn units(crate_dir: &Path) -> Result<Vec<Unit>, SourceError> {
             }
         }
     }
-    Ok(units.into_values().collect())
+    let mut units: Vec<Unit> = units.into_values().collect();
+    units.sort_by_key(Unit::ptx_name);
+    Ok(units)
 }
 
 fn targets(file: &str, text: &str) -> Result<Vec<Variant>, SourceError> {
