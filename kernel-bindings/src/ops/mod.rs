@@ -8,7 +8,9 @@ mod sparse_mla_decode;
 mod split_combine;
 mod topk_select;
 
-use crate::device::{Device, DeviceError, DeviceProperties, PtxModule};
+pub use index_logits_decode::SplitPlan;
+
+use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
 use kernels::{Operation, Variant};
 use reference::ops::{
     IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, SparseMlaDecode, SplitCombine, TopkSelect,
@@ -88,6 +90,32 @@ impl<D: Device> KernelOps<D> {
             device: self.device.properties().name.clone(),
             what: format!("no PTX for {:?}", self.variants),
         })
+    }
+
+    /// Launches `<operation>[_form]_<variant>` with the block size and the shared memory that the manifest records.
+    pub(crate) fn run<T: ParamStruct>(
+        &self,
+        operation: Operation,
+        form: &str,
+        grid: [u32; 3],
+        params: &T,
+    ) -> Result<(), OpsError> {
+        let chosen = self.choose(operation)?;
+        let form = if form.is_empty() { String::new() } else { format!("_{form}") };
+        let entry = format!("{operation}{form}_{}", chosen.variant);
+        let record = kernels::manifest().entry(&entry).ok_or_else(|| OpsError::Unsupported {
+            op: operation.name(),
+            device: self.properties().name.clone(),
+            what: format!("no entry {entry} in the PTX"),
+        })?;
+        let launch = Launch {
+            module: chosen.module,
+            entry: &entry,
+            grid,
+            block: [record.threads, 1, 1],
+            dynamic_shared: record.dynamic_shared_bytes,
+        };
+        self.device.launch(&launch, param_bytes(params)).map_err(device_failed)
     }
 
     pub(crate) fn properties(&self) -> &DeviceProperties {
