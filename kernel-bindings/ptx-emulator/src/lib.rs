@@ -1,6 +1,7 @@
 //! A PTX machine and sanitizer on the CPU.
 #![warn(missing_docs)]
 
+mod cfg;
 pub mod check;
 pub mod exec;
 mod finding;
