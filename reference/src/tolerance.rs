@@ -1,0 +1,122 @@
+//! How far each output may be from the exact result, and why.
+//!
+//! Bounds follow from number formats and term counts; they are not tuned to an implementation. The magnitude that the
+//! absolute part multiplies is, per element: for logits `k_scale * sum_h |w| * sum_d |q k|` over the heads whose dot can
+//! be positive; for attention outputs `sum_i p_i |v_i|`; for an lse `max_i sm_scale * sum_d |q k_i|`, at least 1.
+
+use crate::compare::Bound;
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Tolerance {
+    /// Operation.
+    pub op: &'static str,
+    /// Output of the operation.
+    pub output: &'static str,
+    /// The bound; `None` means that every bit must be equal.
+    pub bound: Option<Bound>,
+    /// Where the numbers come from.
+    pub why: &'static str,
+}
+
+/// Unit roundoff of f32.
+const F32: f64 = 1.0 / (1u64 << 24) as f64;
+/// Unit roundoff of bf16.
+const BF16: f64 = 1.0 / (1u64 << 8) as f64;
+
+/// Index logits.
+pub const INDEX_LOGITS: Bound = Bound { abs: 32.0 * F32, rel: 0.0, difference: 1e-8 };
+/// Output of sparse attention.
+pub const ATTENTION_OUT: Bound = Bound { abs: 2.5 * BF16, rel: 2.5 * BF16, difference: 5e-6 };
+/// Log-sum-exp of sparse attention.
+pub const ATTENTION_LSE: Bound = Bound { abs: 32.0 * F32, rel: 32.0 * F32, difference: 1e-8 };
+/// Output of a merge.
+pub const COMBINE_OUT: Bound = Bound { abs: 32.0 * F32, rel: 1.25 * BF16, difference: 5e-6 };
+/// Log-sum-exp of a merge.
+pub const COMBINE_LSE: Bound = Bound { abs: 16.0 * F32, rel: 16.0 * F32, difference: 1e-8 };
+
+/// Every output of every operation.
+pub const TABLE: [Tolerance; 10] = [
+    Tolerance {
+        op: "index_logits_decode",
+        output: "index_logits",
+        bound: Some(INDEX_LOGITS),
+        why: "e4m3 and bf16 products are exact in f32; 128-term dots and a 64-term head sum in f32, in any order: \
+              rounding errors add like a random walk, sqrt(128) + sqrt(64) = 19 roundings of 2^-24, allowed 32. Stricter \
+              than the published 5e-6 for the whole tensor (DeepGEMM), which only catches errors of 0.3%. Heads whose dot is \
+              surely negative add exactly nothing, so that ties at 0 are ties",
+    },
+    Tolerance {
+        op: "topk_select",
+        output: "topk_positions, topk_slots, topk_lens",
+        bound: None,
+        why: "selection compares, it does not compute",
+    },
+    Tolerance {
+        op: "sparse_mla_decode",
+        output: "out",
+        bound: Some(ATTENTION_OUT),
+        why: "probabilities and output each rounded to bf16, 2^-8 of sum p abs(v) each; a quarter more for the exponent. Inside \
+              the published bounds (FlashMLA: abs 1e-3 for values of 0.1, rel 2.01/128); 5e-6 for the whole tensor is theirs",
+    },
+    Tolerance {
+        op: "sparse_mla_decode",
+        output: "lse",
+        bound: Some(ATTENTION_LSE),
+        why: "512-term dots of exact products in f32: sqrt(512) = 23 roundings of 2^-24 of the terms' size, allowed 32 \
+              (FlashMLA: abs 1e-6, rel 8.01/65536, which a small lse made of large terms cannot meet and a large one never \
+              fails)",
+    },
+    Tolerance {
+        op: "split_combine",
+        output: "out",
+        bound: Some(COMBINE_OUT),
+        why: "f32 partials and f32 sums, the output rounded to bf16 once, 2^-8; a quarter more for the sum in f32",
+    },
+    Tolerance {
+        op: "split_combine",
+        output: "lse",
+        bound: Some(COMBINE_LSE),
+        why: "one exponential per split and one logarithm, each good to 2^-22, of a sum of f32",
+    },
+    Tolerance {
+        op: "kv_write",
+        output: "cache (v4_fp8)",
+        bound: None,
+        why: "one correctly rounded operation per code; scales are powers of two; both NaN codes of e4m3 count as equal",
+    },
+    Tolerance { op: "kv_write", output: "cache (bf16)", bound: None, why: "a copy" },
+    Tolerance {
+        op: "index_k_write",
+        output: "cache (fp8)",
+        bound: None,
+        why: "two correctly rounded f32 divisions and one conversion; both NaN codes of e4m3 count as equal",
+    },
+    Tolerance { op: "index_k_write", output: "cache (bf16)", bound: None, why: "a copy" },
+];
+
+/// The table as Markdown.
+pub fn markdown() -> String {
+    let mut text = String::from("| operation | output | element: abs x magnitude | or rel | whole | why |\n");
+    text.push_str("|---|---|---|---|---|---|\n");
+    for row in TABLE {
+        let bound = match row.bound {
+            Some(b) => format!("{:.2e} | {:.2e} | {:.0e}", b.abs, b.rel, b.difference),
+            None => "equal | equal | equal".into(),
+        };
+        text.push_str(&format!("| `{}` | {} | {bound} | {} |\n", row.op, row.output, row.why));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markdown_has_every_row_and_six_columns() {
+        let text = markdown();
+        assert_eq!(text.lines().count(), TABLE.len() + 2);
+        assert!(text.lines().all(|line| line.matches('|').count() == 7));
+    }
+}
