@@ -39,13 +39,7 @@ const EXP2: [f64; 14] = {
 pub fn exp2(x: f64) -> f64 {
     // Adding 1.5 * 2^52 rounds to an integer in the low mantissa bits.
     const ROUND: f64 = 6_755_399_441_055_744.0;
-    let clamped = if x > 1100.0 {
-        1100.0
-    } else if x < -1100.0 {
-        -1100.0
-    } else {
-        x
-    };
+    let clamped = x.clamp(-1100.0, 1100.0);
     let shifted = clamped + ROUND;
     let rest = clamped - (shifted - ROUND);
     let mut sum = EXP2[13];

@@ -27,7 +27,7 @@ fn flush_if(ftz: bool, bits: u32) -> u32 {
 #[inline(always)]
 pub fn saturate(value: f32) -> f32 {
     // `max` returns the other operand for NaN; adding +0 turns -0 into +0.
-    value.max(0.0).min(1.0) + 0.0
+    if value > 1.0 { 1.0 } else { value.max(0.0) + 0.0 }
 }
 
 /// Canonical NaN, `.ftz` and `.sat` of an f32 result.

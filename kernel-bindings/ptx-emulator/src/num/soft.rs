@@ -352,7 +352,7 @@ pub fn div(a: Value, b: Value) -> Value {
         (Value::Zero { .. }, _) | (_, Value::Inf { .. }) => Value::Zero { negative },
         (Value::Finite { exponent: ea, mantissa: ma, .. }, Value::Finite { exponent: eb, mantissa: mb, .. }) => {
             let (ea, ma) = normalise(ea, ma);
-            let mantissa = ma / mb << 1 | u128::from(ma % mb != 0);
+            let mantissa = ((ma / mb) << 1) | u128::from(ma % mb != 0);
             Value::Finite { negative, exponent: ea - eb - 1, mantissa }
         }
     }

@@ -224,34 +224,49 @@ fn execute<const FMA: bool>(
 }
 
 /// Spreads registers over a dense matrix; `E` elements to a register.
+///
+/// Index loops with constant bounds over arrays, here and below: they vectorise in a debug-assertions build too.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)]
 fn gather_rows<T: Copy, const K: usize, const E: usize>(
     fragment: &Fragment,
     registers: &[Lanes],
     matrix: &mut [[T; K]; 16],
     unpack: impl Fn(u32) -> [T; E],
 ) {
-    for (register, &(row, column)) in registers.iter().zip(fragment.origins) {
-        for lane in 0..32 {
-            let row = (lane / 4 + row as usize) & 15;
-            let start = lane % 4 * E + column as usize;
-            matrix[row][start..start + E].copy_from_slice(&unpack(register[lane]));
+    for register in 0..registers.len() {
+        let (row, column) = fragment.origins[register];
+        let lanes = &registers[register];
+        for group in 0..8 {
+            let target = &mut matrix[(group + row as usize) & 15];
+            for member in 0..4 {
+                let values = unpack(lanes[4 * group + member]);
+                for i in 0..E {
+                    // The mask changes nothing: k is a power of two.
+                    target[(member * E + column as usize + i) & (K - 1)] = values[i];
+                }
+            }
         }
     }
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop)]
 fn gather_columns<T: Copy, const K: usize, const E: usize>(
     fragment: &Fragment,
     registers: &[Lanes],
     matrix: &mut [[T; 8]; K],
     unpack: impl Fn(u32) -> [T; E],
 ) {
-    for (register, &(_, row)) in registers.iter().zip(fragment.origins) {
-        for lane in 0..32 {
-            let start = lane % 4 * E + row as usize;
-            for (target, value) in matrix[start..start + E].iter_mut().zip(unpack(register[lane])) {
-                target[lane / 4] = value;
+    for register in 0..registers.len() {
+        let (_, row) = fragment.origins[register];
+        let lanes = &registers[register];
+        for member in 0..4 {
+            for group in 0..8 {
+                let values = unpack(lanes[4 * group + member]);
+                for i in 0..E {
+                    matrix[(member * E + row as usize + i) & (K - 1)][group] = values[i];
+                }
             }
         }
     }
@@ -274,38 +289,52 @@ fn float<const K: usize, const E: usize, const FMA: bool>(
     gather_rows(&plan.fragments.a, a, &mut left, unpack_a);
     gather_columns(&plan.fragments.b, b, &mut right, unpack_b);
     if let Some(scales) = scales {
-        let chunk = K / scales.scale.scale_vec as usize;
-        for (row, values) in left.iter_mut().enumerate() {
-            let lane = lane_of_row(row, scales.a.thread_id);
-            for (k, value) in values.iter_mut().enumerate() {
-                *value *= factor(scales.a, lane, k / chunk, scales.scale.ty);
-            }
-        }
-        for (k, values) in right.iter_mut().enumerate() {
-            for (column, value) in values.iter_mut().enumerate() {
-                let lane = lane_of_column(column, scales.b.thread_id);
-                *value *= factor(scales.b, lane, k / chunk, scales.scale.ty);
-            }
-        }
+        scale::<K>(&scales, &mut left, &mut right);
     }
     let mut sum = [[0.0f64; 8]; 16];
     // Four rows at a time: eight independent chains of additions hide the latency of one.
-    for (rows, sums) in left.chunks_exact(4).zip(sum.chunks_exact_mut(4)) {
+    for first in [0, 4, 8, 12] {
         let mut block = [[0.0f64; 8]; 4];
         for k in 0..K {
             for i in 0..4 {
                 for j in 0..8 {
                     block[i][j] = if FMA {
-                        rows[i][k].mul_add(right[k][j], block[i][j])
+                        left[first + i][k].mul_add(right[k][j], block[i][j])
                     } else {
-                        rows[i][k] * right[k][j] + block[i][j]
+                        left[first + i][k] * right[k][j] + block[i][j]
                     };
                 }
             }
         }
-        sums.copy_from_slice(&block);
+        sum[first..first + 4].copy_from_slice(&block);
     }
     finish_float(plan, &sum, c, d);
+}
+
+/// Multiplies the rows of A and the columns of B with their scales: exact, at most 4 + 4 bits under any power of two.
+#[inline(always)]
+#[allow(clippy::needless_range_loop)]
+fn scale<const K: usize>(scales: &Scales, left: &mut [[f64; K]; 16], right: &mut [[f64; 8]; K]) {
+    let chunks = scales.scale.scale_vec as usize;
+    let length = K / chunks;
+    for chunk in 0..chunks {
+        let (start, end) = (chunk * length, (chunk + 1) * length);
+        for row in 0..16 {
+            let factor = factor(scales.a, lane_of_row(row, scales.a.thread_id), chunk, scales.scale.ty);
+            for value in &mut left[row][start..end] {
+                *value *= factor;
+            }
+        }
+        let mut factors = [0.0; 8];
+        for column in 0..8 {
+            factors[column] = factor(scales.b, lane_of_column(column, scales.b.thread_id), chunk, scales.scale.ty);
+        }
+        for values in &mut right[start..end] {
+            for column in 0..8 {
+                values[column] *= factors[column];
+            }
+        }
+    }
 }
 
 /// Adds `c`, rounds once and scatters.
@@ -385,13 +414,15 @@ fn integer<const K: usize, const E: usize>(
     gather_rows(&f.a, a, &mut left, unpack_a);
     gather_columns(&f.b, b, &mut right, unpack_b);
     let mut sum = [[0i32; 8]; 16];
-    for (row, sums) in left.iter().zip(sum.iter_mut()).take(plan.desc.shape.m as usize) {
+    for row in 0..plan.desc.shape.m as usize & 31 {
+        let mut sums = [0i32; 8];
         for k in 0..K {
             for j in 0..8 {
-                // At most 64 * 255 * 255: no overflow.
-                sums[j] += row[k] * right[k][j];
+                // At most 64 * 255 * 255, no overflow; `wrapping` keeps the overflow check out of the vector loop.
+                sums[j] = sums[j].wrapping_add(left[row][k].wrapping_mul(right[k][j]));
             }
         }
+        sum[row] = sums;
     }
     for (register, (c, d)) in c.iter().zip(d).enumerate() {
         for lane in 0..32 {
