@@ -6,37 +6,37 @@
 //      index_k        pages of P rows, P a multiple of 32; fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16
 //      block_table    [b, max_pages] s32, last axis contiguous;  context_lens [b, s_q] s32
 // Out  index_logits   [b * s_q, stride_logits] f32
-// Launch: any grid (one block per SM is meant), 288 threads = 8 consumer warps + 1 producer warp, Plan<format> bytes shared.
+// Launch: any grid (one block per SM is meant), 256 threads = 7 consumer warps + 1 producer warp, Plan<format> bytes of
+// shared memory.
 //
 //      logit[r, j] = k_scale[j] * sum_h w[r, h] * relu(q[r, h] . k[j])         (k_scale = 1 for bf16 keys)
 //
-// Numerics: dot products summed in f32 by the matrix unit, everything after in f32, no flush to zero. A head sum is 16
-// fused multiply-adds in a lane (heads 8i + 2t, 8i + 2t + 1, ascending), then (t, t ^ 2), then t ^ 1: the same order for
-// every key, wherever it stands. relu lets NaN through.
+// Numerics: dot products summed in f32 by the matrix unit, everything after in f32, no flush to zero. A lane sums its heads
+// g, g + 8, ... 56 + g by fused multiply-adds, then lanes g and g ^ 4, g ^ 2, g ^ 1 are added: the same order for every key,
+// wherever it stands. relu lets NaN through.
 // Invalid: a page id outside the pool, inside n, gives -inf and its memory is not read; n is context_lens clamped to
 // 0..max_pages * P. Entries at and beyond n are -inf up to the row stride with clean_logits, else not written.
 // Called by kernel-bindings/src/ops/index_logits_decode.rs.
 //
-// Work. A tile is 64 consecutive keys of one sequence for all of its queries. Tiles are numbered over the batch; block i
+// Work. A tile is 64 consecutive keys of one sequence for all of its queries. Tiles are numbered over the batch; a block
 // takes an equal, contiguous share (or what split_plan says). Every warp finds its place by itself: each sums the tile
-// counts of a ninth of the batch, one barrier later everybody knows all nine sums, the share and the sequence it starts in.
-// The lengths are read on the device only, so a captured launch replays with other lengths.
+// counts of an eighth of the batch, one barrier later everybody knows the eight sums, the share and where it starts. Lengths
+// are read on the device only, so a captured launch replays with other lengths.
 //
 // Pipeline. The producer warp walks the share, 32 tiles at a time (one lane each finds sequence and page ids), and fills a
-// ring of STAGES tiles in shared memory; a tile's keys, scales and a four-word record arrive under one `full` barrier.
-// s_q queries x 2 parts = 2 s_q consumer warps form a group that works on one tile: a warp scores 32 keys for one query.
-// With s_q = 1 four groups work on four tiles at a time; keys are fetched once for all queries. The fragments of the query
-// (64 registers for e4m3, 128 for bf16) and the head weights (16) stay in registers until the sequence changes.
+// ring of STAGES tiles in shared memory: keys, scales and a four-word record arrive under one `full` barrier. A consumer
+// warp belongs to one query of the sequence; it scores half a tile (32 keys) at a time, in turn with the other warps of that
+// query, so keys are fetched once for all queries. The query is the left operand of the products and stays in registers (64
+// for e4m3, 128 for bf16, 8 weights) until the sequence changes. Every lane that read from a slot arrives on its `empty`.
 //
-// Shared memory. The bulk copy cannot swizzle, and rows of 128 B put the same 16-byte chunk of all rows into the same banks.
+// Shared memory. Bulk copies cannot swizzle, and rows of 128 B put the same 16-byte chunk of all rows into the same banks.
 // Two things make the loads free of conflicts: the k axis is permuted (lane t of a quad takes chunks t, t + 4, ... of a row
-// as the operands of two mma steps; q is loaded in the same order, so the dot products are those of the whole row), so one
-// 16-byte load per lane reads 64 B of each of two rows per quarter warp; and the second half of a tile (32 rows) starts 64 B
-// off the bank period, with the two rows of a quarter warp taken from different halves. Matrix row i is key
-// 32 (i mod 2) + 16 part + 8 u + i / 2 of the tile, u = 0, 1 the two matrix tiles of a warp.
+// as the operands of two mma steps each; q is loaded in the same order, so the sums are over the whole row), so that a quad
+// reads 64 B of a key; and the second half of a tile (32 rows) starts 64 B off the bank period, with even matrix columns
+// taken from the first half and odd ones from the second, so that the two quads of a quarter warp use different banks.
 //
-// Cost per warp and 32 keys, e4m3 (bf16): 64 (128) mma, 64 max, 64 fma, 8 (16) shared loads of 16 B, 3 shuffles, one store.
-// Per key and SM: 8 (16) cycles of the matrix pipe at 2048 e4m3 (1024 bf16) FLOP per cycle, about 2 of issue; a key's 132 + 4
+// Cost per warp and 32 keys, e4m3 (bf16): 64 (128) mma, 64 max, 64 fma, 8 (16) shared loads of 16 B, 7 shuffles, one store.
+// Per key and SM: 8 (16) cycles of the matrix pipe at 2048 e4m3 (1024 bf16) FLOP per cycle, about 3 of issue; a key's 132 + 4
 // bytes (256 + 4) take 37 (71) cycles of a 188-SM card's 1792 GB/s. Memory binds; README.md has the whole account.
 #include "entry.cuh"
 #include "ptx/arithmetic.cuh"
@@ -46,6 +46,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/warp.cuh"
 
 enum class Format { FP8, BF16 };
 
@@ -56,7 +57,7 @@ constexpr int THREADS = WARPS * LANES;
 constexpr int TILE = 64;                   // keys
 constexpr int HALF = TILE / 2;
 constexpr int HEADS = SM120_INDEX_HEADS;
-constexpr int HEAD_BLOCKS = HEADS / 8;     // mma columns: 8 heads
+constexpr int HEAD_BLOCKS = HEADS / 16;    // mma rows
 constexpr int CLEAN_COLUMNS = 1024;        // logits that a warp cleans at a time
 constexpr int BULK_ALIGN = 16;
 
@@ -332,65 +333,78 @@ __device__ __forceinline__ void clean(const Params& p, int warp, int lane) {
   }
 }
 
-// What a warp keeps of its query: column g of head block i is head 8i + g, and this lane has its chunks t, t + 4, ...
+// What a warp keeps of its query, as the left operand: row g of head block i is head 16i + g, and this lane has the chunks
+// t, t + 4, ... of heads 16i + g and 16i + 8 + g.
 template <Format F>
 struct Query {
-  uint32_t q[HEAD_BLOCKS][Shape<F>::STEPS][2];
-  float2 weight[HEAD_BLOCKS];   // heads 8i + 2t, 8i + 2t + 1
-  int len;                      // keys that it sees
+  uint32_t q[HEAD_BLOCKS][Shape<F>::STEPS][4];
+  float weight[HEAD_BLOCKS][2];
+  int len;   // keys that it sees
 
   __device__ __forceinline__ void load(const Params& p, int lane, int row) {
     using S = Shape<F>;
     const int g = lane / 4, t = lane % 4;
-    const uint8_t* from = static_cast<const uint8_t*>(p.index_q) + (static_cast<int64_t>(row) * HEADS + g) * S::ROW_BYTES + t * 16;
-    const float* weights = p.index_weights + static_cast<int64_t>(row) * HEADS + t * 2;
+    const uint8_t* from =
+        static_cast<const uint8_t*>(p.index_q) + (static_cast<int64_t>(row) * HEADS + g) * S::ROW_BYTES + t * 16;
+    const float* weights = p.index_weights + static_cast<int64_t>(row) * HEADS + g;
     len = row_len(p, row);
 #pragma unroll
     for (int i = 0; i < HEAD_BLOCKS; ++i) {
 #pragma unroll
       for (int chunk = 0; chunk < S::CHUNKS; ++chunk) {
-        const uint4 v = __ldg(reinterpret_cast<const uint4*>(from + i * 8 * S::ROW_BYTES + chunk * 64));
-        q[i][2 * chunk][0] = v.x, q[i][2 * chunk][1] = v.y;
-        q[i][2 * chunk + 1][0] = v.z, q[i][2 * chunk + 1][1] = v.w;
+        // Word by word: 16-byte loads would tie the registers to an order that every product had to undo by moves.
+#pragma unroll
+        for (int r = 0; r < 8; ++r) {
+          const uint8_t* at = from + (i * 16 + r % 2 * 8) * S::ROW_BYTES + chunk * 64 + r / 2 * 4;
+          q[i][2 * chunk + r / 4][r % 4] = __ldg(reinterpret_cast<const uint32_t*>(at));
+        }
       }
-      weight[i] = __ldg(reinterpret_cast<const float2*>(weights + i * 8));
+      weight[i][0] = __ldg(weights + i * 16);
+      weight[i][1] = __ldg(weights + i * 16 + 8);
     }
   }
 };
 
-// Weighted head sums of the keys in matrix rows g and g + 8 over this lane's 16 heads; low and high are the shared addresses
-// of this lane's first chunk in those rows.
+// Weighted head sums, over this lane's 8 heads, of two blocks of 8 keys: .x and .y are columns 2t and 2t + 1 of the first,
+// .z and .w of the second. The addresses are those of this lane's first chunk of the keys in column g.
 template <Format F>
-__device__ __forceinline__ float2 score(const Query<F>& query, uint32_t low, uint32_t high) {
+__device__ __forceinline__ float4 score(const Query<F>& query, uint32_t key0, uint32_t key1) {
   using S = Shape<F>;
-  float dots[HEAD_BLOCKS][4] = {};
+  float dots[2][HEAD_BLOCKS][4] = {};
 #pragma unroll
   for (int chunk = 0; chunk < S::CHUNKS; ++chunk) {
-    const uint4 lo = ld_shared_v4(low + chunk * 64), hi = ld_shared_v4(high + chunk * 64);
-    const uint32_t a[2][4] = {{lo.x, hi.x, lo.y, hi.y}, {lo.z, hi.z, lo.w, hi.w}};
+    const uint4 k0 = ld_shared_v4(key0 + chunk * 64), k1 = ld_shared_v4(key1 + chunk * 64);
+    const uint32_t b[2][2][2] = {{{k0.x, k0.y}, {k0.z, k0.w}}, {{k1.x, k1.y}, {k1.z, k1.w}}};
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
 #pragma unroll
-      for (int i = 0; i < HEAD_BLOCKS; ++i) mma_step<F>(dots[i], a[step], query.q[i][2 * chunk + step], dots[i]);
+      for (int block = 0; block < 2; ++block) {
+#pragma unroll
+        for (int i = 0; i < HEAD_BLOCKS; ++i) {
+          mma_step<F>(dots[block][i], query.q[i][2 * chunk + step], b[block][step], dots[block][i]);
+        }
+      }
     }
   }
-  float2 sum = {0.f, 0.f};
+  float sum[2][2] = {};
 #pragma unroll
   for (int i = 0; i < HEAD_BLOCKS; ++i) {
-    sum.x = fmaf(query.weight[i].x, max_nan(dots[i][0], 0.f), sum.x);
-    sum.x = fmaf(query.weight[i].y, max_nan(dots[i][1], 0.f), sum.x);
-    sum.y = fmaf(query.weight[i].x, max_nan(dots[i][2], 0.f), sum.y);
-    sum.y = fmaf(query.weight[i].y, max_nan(dots[i][3], 0.f), sum.y);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {   // row g + 8 (j / 2), column 2t + j % 2
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        float& to = sum[block][j % 2];
+        to = fmaf(query.weight[i][j / 2], max_nan(dots[block][i][j], 0.f), to);
+      }
+    }
   }
-  return sum;
+  return {sum[0][0], sum[0][1], sum[1][0], sum[1][1]};
 }
 
-// Sums value i over the four lanes of a quad into lane t = i: three shuffles instead of eight.
-__device__ __forceinline__ float quad_transpose_sum(float v0, float v1, float v2, float v3, int t) {
-  const bool upper = t & 2, odd = t & 1;
-  const float low = (upper ? v2 : v0) + __shfl_xor_sync(~0u, upper ? v0 : v2, 2);
-  const float high = (upper ? v3 : v1) + __shfl_xor_sync(~0u, upper ? v1 : v3, 2);
-  return (odd ? high : low) + __shfl_xor_sync(~0u, odd ? low : high, 1);
+// The sum of a and of b over a pair of lanes: a for the lane whose bit `step` is 0, b for the other.
+__device__ __forceinline__ float fold(float a, float b, int lane, int step) {
+  const bool upper = lane & step;
+  return (upper ? b : a) + shfl_bfly(upper ? a : b, step);
 }
 
 template <Format F>
@@ -399,7 +413,7 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
   const uint32_t ring = shared_address(plan.ring), record = shared_address(plan.record);
   const uint32_t full = shared_address(plan.full), empty = shared_address(plan.empty);
   const float INF = __int_as_float(0x7f800000);
-  const int g = lane / 4, t = lane % 4, half = g % 2;
+  const int g = lane / 4, t = lane % 4, own_half = lane / 16;
   const uint32_t query_index = warp % p.s_q, warps = CONSUMERS / p.s_q;   // of one query
   uint32_t job = warp / p.s_q;
   if (job >= warps || static_cast<int>(job / 2) >= share.count) return;
@@ -424,39 +438,43 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
     }
     const int rows0 = static_cast<int>(record_i.z), rows1 = static_cast<int>(record_i.w);
 
-    // Matrix rows g, g + 8 of matrix tile u are rows first_row + 8 u, + 4 of the half; this lane ends up with + 4 t.
-    const int first_row = job % 2 * (HALF / 2) + g / 2, own_row = first_row + 4 * t;
+    // Column g of key block v is row first_row + 4v of half g % 2; this lane ends up with row own_row of half lane / 16.
+    const int first_row = job % 2 * (HALF / 2) + g / 2, own_row = job % 2 * (HALF / 2) + lane % 16;
     const uint32_t base = ring + stage * S::STAGE_BYTES;
-    uint32_t row[4];
+    uint32_t key[4];
 #pragma unroll
-    for (int v = 0; v < 4; ++v) row[v] = base + half * S::HALF_PITCH + (first_row + 4 * v) * S::ROW_BYTES + t * 16;
+    for (int v = 0; v < 4; ++v) key[v] = base + g % 2 * S::HALF_PITCH + (first_row + 4 * v) * S::ROW_BYTES + t * 16;
     if (min(rows0, rows1) < HALF) {
       // Rows that were not loaded: read some row that was, the result is not used.
-      const int rows = half ? rows1 : rows0;
+      const int rows = g % 2 ? rows1 : rows0;
       const uint32_t some = base + (rows0 > 0 ? 0 : S::HALF_PITCH) + t * 16;
 #pragma unroll
-      for (int v = 0; v < 4; ++v) row[v] = first_row + 4 * v < rows ? row[v] : some;
+      for (int v = 0; v < 4; ++v) key[v] = first_row + 4 * v < rows ? key[v] : some;
     }
-    const bool loaded = own_row < (half ? rows1 : rows0);
-    // Unrolled where registers allow: then the head sum of one matrix tile runs beside the products of the next.
+    const bool loaded = own_row < (own_half ? rows1 : rows0);
+    // Unrolled where registers allow: then the head sums of some keys run beside the products of others.
     constexpr int UNROLL = F == Format::FP8 && !WIDE_E4M3 ? 2 : 1;
-    float2 low = {0.f, 0.f}, high = {0.f, 0.f};
+    float4 first = {0.f, 0.f, 0.f, 0.f}, second = first;
     float scale = 1.f;
     if (max(rows0, rows1) > 0) {
 #pragma unroll(UNROLL)
-      for (int u = 0; u < 2; ++u) {
-        low = high;
-        high = score<F>(query, u == 0 ? row[0] : row[2], u == 0 ? row[1] : row[3]);
+      for (int pair = 0; pair < 2; ++pair) {
+        first = second;
+        second = score<F>(query, pair == 0 ? key[0] : key[2], pair == 0 ? key[1] : key[3]);
       }
       if constexpr (F == Format::FP8) {
-        if (loaded) scale = ld_shared_f32(base + half * S::HALF_PITCH + S::HALF_SCALES + own_row * 4);
+        if (loaded) scale = ld_shared_f32(base + own_half * S::HALF_PITCH + S::HALF_SCALES + own_row * 4);
       }
     }
     mbarrier_arrive(empty + stage * 8);
-    const float sum = quad_transpose_sum(low.x, low.y, high.x, high.y, t);
+    const float v0 = fold(first.x, first.y, lane, 16), v1 = fold(first.z, first.w, lane, 16);
+    const float v2 = fold(second.x, second.y, lane, 16), v3 = fold(second.z, second.w, lane, 16);
+    const float sum = fold(fold(v0, v2, lane, 8), fold(v1, v3, lane, 8), lane, 4);
     const float logit = loaded ? sum * scale : -INF;
-    const int key = static_cast<int>(record_i.y) + half * HALF + own_row;
-    if (key < query.len) p.index_logits[(static_cast<int64_t>(sequence) * p.s_q + query_index) * p.stride_logits + key] = logit;
+    const int position = static_cast<int>(record_i.y) + own_half * HALF + own_row;
+    if (position < query.len) {
+      p.index_logits[(static_cast<int64_t>(sequence) * p.s_q + query_index) * p.stride_logits + position] = logit;
+    }
 
     job += warps;
     stage += job / 2 - tile;
