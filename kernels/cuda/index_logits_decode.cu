@@ -339,7 +339,8 @@ template <Format F>
 struct Query {
   uint32_t q[HEAD_BLOCKS][Shape<F>::STEPS][4];
   float weight[HEAD_BLOCKS][2];
-  int len;   // keys that it sees
+  int len;         // keys that it sees
+  float* logits;   // its row
 
   __device__ __forceinline__ void load(const Params& p, int lane, int row) {
     using S = Shape<F>;
@@ -348,6 +349,7 @@ struct Query {
         static_cast<const uint8_t*>(p.index_q) + (static_cast<int64_t>(row) * HEADS + g) * S::ROW_BYTES + t * 16;
     const float* weights = p.index_weights + static_cast<int64_t>(row) * HEADS + g;
     len = row_len(p, row);
+    logits = p.index_logits + row * p.stride_logits;
 #pragma unroll
     for (int i = 0; i < HEAD_BLOCKS; ++i) {
 #pragma unroll
@@ -472,9 +474,7 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
     const float sum = fold(fold(v0, v2, lane, 8), fold(v1, v3, lane, 8), lane, 4);
     const float logit = loaded ? sum * scale : -INF;
     const int position = static_cast<int>(record_i.y) + own_half * HALF + own_row;
-    if (position < query.len) {
-      p.index_logits[(static_cast<int64_t>(sequence) * p.s_q + query_index) * p.stride_logits + position] = logit;
-    }
+    if (position < query.len) query.logits[position] = logit;
 
     job += warps;
     stage += job / 2 - tile;
