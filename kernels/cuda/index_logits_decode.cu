@@ -438,6 +438,7 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
       wanted = static_cast<int>(record_i.x);
       if (wanted == sequence) break;
     }
+    const int first_key = static_cast<int>(record_i.y);
     const int rows0 = static_cast<int>(record_i.z), rows1 = static_cast<int>(record_i.w);
 
     // Column g of key block v is row first_row + 4v of half g % 2; this lane ends up with row own_row of half lane / 16.
@@ -458,7 +459,8 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
     constexpr int UNROLL = F == Format::FP8 && !WIDE_E4M3 ? 2 : 1;
     float4 first = {0.f, 0.f, 0.f, 0.f}, second = first;
     float scale = 1.f;
-    if (max(rows0, rows1) > 0) {
+    // A query that ends before this tile scores nothing: what lies in the place of an empty query is not touched either.
+    if (max(rows0, rows1) > 0 && first_key < query.len) {
 #pragma unroll(UNROLL)
       for (int pair = 0; pair < 2; ++pair) {
         first = second;
@@ -473,7 +475,7 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
     const float v2 = fold(second.x, second.y, lane, 16), v3 = fold(second.z, second.w, lane, 16);
     const float sum = fold(fold(v0, v2, lane, 8), fold(v1, v3, lane, 8), lane, 4);
     const float logit = loaded ? sum * scale : -INF;
-    const int position = static_cast<int>(record_i.y) + own_half * HALF + own_row;
+    const int position = first_key + own_half * HALF + own_row;
     if (position < query.len) query.logits[position] = logit;
 
     job += warps;
