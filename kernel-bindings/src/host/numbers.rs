@@ -1,0 +1,156 @@
+//! Numbers in memory, and e4m3 by bit arithmetic.
+
+/// Value of every e4m3 code.
+pub(super) static E4M3: [f32; 256] = {
+    let mut table = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        table[code] = e4m3_value(code as u32);
+        code += 1;
+    }
+    table
+};
+
+/// An e4m3 normal is an f32 with the exponent field 120 higher; a subnormal counts 2^-9.
+const fn e4m3_value(code: u32) -> f32 {
+    let sign = (code & 0x80) << 24;
+    let magnitude = code & 0x7f;
+    let bits = match magnitude {
+        0x7f => 0x7fc0_0000,
+        0..8 => (magnitude as f32 * (1.0 / 512.0)).to_bits(),
+        _ => (magnitude + (120 << 3)) << 20,
+    };
+    f32::from_bits(sign | bits)
+}
+
+/// f32 to e4m3, nearest even, saturating; NaN stays NaN.
+pub(super) fn to_e4m3(value: f32) -> u8 {
+    let bits = value.to_bits();
+    let sign = (bits >> 24) as u8 & 0x80;
+    let magnitude = bits & 0x7fff_ffff;
+    let code = if magnitude > 0x7f80_0000 {
+        0x7f
+    } else if magnitude < (121 << 23) {
+        // Below 2^-6: adding 1.5 * 2^14 leaves the multiple of 2^-9, rounded to nearest even, in the low bits.
+        (f32::from_bits(magnitude) + 24_576.0).to_bits() - 24_576f32.to_bits()
+    } else {
+        // Round at bit 20 with ties to even, then move the exponent.
+        let rounded = magnitude + 0x7_ffff + ((magnitude >> 20) & 1);
+        ((rounded >> 20) - (120 << 3)).min(0x7e)
+    };
+    sign | code as u8
+}
+
+/// Value of a ue8m0 byte.
+pub(super) fn from_ue8m0(byte: u8) -> f32 {
+    match byte {
+        0 => f32::MIN_POSITIVE / 2.0,
+        255 => f32::NAN,
+        _ => f32::from_bits(u32::from(byte) << 23),
+    }
+}
+
+/// Exponent byte of the smallest power of two that is not below a positive normal number.
+pub(super) fn power_of_two_above(value: f32) -> u8 {
+    let bits = value.to_bits();
+    // Any mantissa bit carries into the exponent.
+    ((bits + 0x7f_ffff) >> 23) as u8
+}
+
+/// Largest magnitude of some values, from 1e-4 to the largest finite number, NaN left out.
+pub(super) fn clamped_amax(values: &[f32]) -> f32 {
+    let mut most = 1e-4f32;
+    for &x in values {
+        if x.abs() > most {
+            most = x.abs();
+        }
+    }
+    most.min(f32::MAX)
+}
+
+pub(super) fn f32_at(bytes: &[u8], element: usize) -> f32 {
+    f32::from_bits(u32_at(bytes, element))
+}
+
+pub(super) fn s32_at(bytes: &[u8], element: usize) -> i32 {
+    u32_at(bytes, element) as i32
+}
+
+fn u32_at(bytes: &[u8], element: usize) -> u32 {
+    let at = 4 * element;
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Widens bf16 elements.
+pub(super) fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
+    for (pair, x) in bytes.chunks_exact(2).zip(out) {
+        *x = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
+    }
+}
+
+/// Rounds to bf16.
+pub(super) fn narrow_bf16(values: &[f32], bytes: &mut [u8]) {
+    for (x, pair) in values.iter().zip(bytes.chunks_exact_mut(2)) {
+        pair.copy_from_slice(&half::bf16::from_f32(*x).to_le_bytes());
+    }
+}
+
+/// Scalar product with 16 partial sums, so that it is vector arithmetic and its order is fixed. Lengths are equal and a
+/// multiple of 16.
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 16];
+    for (x, y) in a.chunks_exact(16).zip(b.chunks_exact(16)) {
+        for lane in 0..16 {
+            sums[lane] += x[lane] * y[lane];
+        }
+    }
+    let mut width = 8;
+    while width > 0 {
+        for lane in 0..width {
+            sums[lane] += sums[lane + width];
+        }
+        width /= 2;
+    }
+    sums[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reference::formats;
+
+    #[test]
+    fn e4m3_agrees_with_the_reference() {
+        for code in 0..=255u8 {
+            let (here, there) = (E4M3[code as usize], formats::e4m3_decode(code));
+            assert!(here.to_bits() == there.to_bits() || (here.is_nan() && there.is_nan()), "code {code:#x}");
+        }
+        let check = |x: f32| {
+            let (here, there) = (to_e4m3(x), formats::e4m3_encode(x));
+            assert!(here == there || (x.is_nan() && here & 0x7f == 0x7f), "{x:e}: {here:#x} and {there:#x}");
+        };
+        for upper in 0..=u16::MAX {
+            for lower in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                check(f32::from_bits(u32::from(upper) << 16 | lower));
+            }
+        }
+    }
+
+    #[test]
+    fn scales_agree_with_the_reference() {
+        for byte in 0..=254u8 {
+            assert_eq!(from_ue8m0(byte), formats::ue8m0_decode(byte));
+        }
+        assert!(from_ue8m0(255).is_nan());
+        for bits in (0x0080_0000..0x7f00_0000u32).step_by(4099) {
+            for bits in [bits, bits & 0xff80_0000, bits | 1, bits | 0x7f_ffff] {
+                let x = f32::from_bits(bits);
+                assert_eq!(power_of_two_above(x), formats::ue8m0_ceil(x), "{x:e}");
+            }
+        }
+        let odd = [f32::NAN, -3.0, f32::NAN, 2.0];
+        assert_eq!(clamped_amax(&odd), 3.0);
+        assert_eq!(clamped_amax(&[f32::NEG_INFINITY]), f32::MAX);
+        assert_eq!(clamped_amax(&[0.0]), 1e-4);
+    }
+}

@@ -1,0 +1,94 @@
+//! Sparse attention: the rows of a token are widened once, then every head makes scores, one softmax and one sum.
+
+use rayon::prelude::*;
+use reference::ops::{KvFormat, Pages, SlotList, SparseMlaDecode};
+
+use super::numbers::{E4M3, dot, f32_at, from_ue8m0, narrow_bf16, s32_at, widen_bf16};
+use super::{HostBuffer, page_start, place};
+
+const CHANNELS: usize = 512;
+const NOPE: usize = 448;
+const TILE: usize = 64;
+
+pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>) {
+    let (t, h) = (args.t as usize, args.h as usize);
+    let [q_t, q_h] = args.stride_q.map(|s| s as usize);
+    let [out_t, out_h] = args.stride_out.map(|s| s as usize);
+    let (q, sink) = (&args.q.bytes, args.attn_sink.map(|s| &s.bytes));
+    let (format, sm_scale) = (args.format, args.sm_scale);
+    let (window, compressed) = (&args.window, &args.compressed);
+    let tokens = args.out.bytes.par_chunks_mut(2 * out_t).zip(args.lse.bytes.par_chunks_mut(4 * h)).take(t);
+    tokens.enumerate().for_each(|(token, (out, lse))| {
+        let mut rows = Vec::new();
+        for list in std::iter::once(window).chain(compressed) {
+            gather(format, list, token, &mut rows);
+        }
+        let heads = out.par_chunks_mut(2 * out_h).zip(lse.par_chunks_mut(4)).take(h);
+        heads.enumerate().for_each(|(head, (out, lse))| {
+            let mut query = [0.0; CHANNELS];
+            let from = token * q_t + head * q_h;
+            widen_bf16(&q[2 * from..2 * (from + CHANNELS)], &mut query);
+            let sink = sink.map_or(f32::NEG_INFINITY, |sink| f32_at(sink, head));
+            let (values, log_sum) = attend(&query, &rows, sm_scale, sink);
+            narrow_bf16(&values, &mut out[..2 * CHANNELS]);
+            lse.copy_from_slice(&log_sum.to_le_bytes());
+        });
+    });
+}
+
+/// Appends the valid rows of a list, widened.
+fn gather(format: KvFormat, list: &SlotList<'_, HostBuffer>, token: usize, rows: &mut Vec<f32>) {
+    let width = list.width as usize;
+    let len = list.lens.map_or(width, |lens| (s32_at(&lens.bytes, token).max(0) as usize).min(width));
+    let first = token * list.stride_slots as usize;
+    for entry in first..first + len {
+        let Some((page, row)) = place(&list.cache.pages, s32_at(&list.slots.bytes, entry)) else { continue };
+        let start = rows.len();
+        rows.resize(start + CHANNELS, 0.0);
+        widen_row(format, &list.cache.pages, &list.cache.buffer.bytes, page, row, &mut rows[start..]);
+    }
+}
+
+fn widen_row(format: KvFormat, pages: &Pages, memory: &[u8], page: usize, row: usize, out: &mut [f32]) {
+    let page = &memory[page_start(pages, page)..];
+    match format {
+        KvFormat::Bf16 => widen_bf16(&page[1024 * row..1024 * (row + 1)], out),
+        KvFormat::V4Fp8 => {
+            let data = &page[576 * row..576 * (row + 1)];
+            let scales = &page[576 * pages.page_size as usize + 8 * row..];
+            for (tile, codes) in data[..NOPE].chunks_exact(TILE).enumerate() {
+                let scale = from_ue8m0(scales[tile]);
+                let out = &mut out[tile * TILE..(tile + 1) * TILE];
+                out.iter_mut().zip(codes).for_each(|(x, &code)| *x = E4M3[code as usize] * scale);
+            }
+            widen_bf16(&data[NOPE..], &mut out[NOPE..]);
+        }
+    }
+}
+
+/// One head over widened rows: the output and the natural log-sum-exp without the sink.
+fn attend(query: &[f32; CHANNELS], rows: &[f32], sm_scale: f32, sink: f32) -> ([f32; CHANNELS], f32) {
+    let mut out = [0.0f32; CHANNELS];
+    if rows.is_empty() {
+        return (out, f32::NEG_INFINITY);
+    }
+    let mut scores: Vec<f32> = rows.chunks_exact(CHANNELS).map(|row| sm_scale * dot(query, row)).collect();
+    let mut max = f32::NEG_INFINITY;
+    for &score in &scores {
+        if score > max || score.is_nan() {
+            max = score;
+        }
+    }
+    let mut sum = 0.0;
+    for score in &mut scores {
+        *score = (*score - max).exp();
+        sum += *score;
+    }
+    for (p, row) in scores.iter().zip(rows.chunks_exact(CHANNELS)) {
+        out.iter_mut().zip(row).for_each(|(o, v)| *o += p * v);
+    }
+    // exp(-inf) = 0: no sink; exp(inf) = inf: all weight on the sink
+    let denominator = sum + (sink - max).exp();
+    out.iter_mut().for_each(|o| *o /= denominator);
+    (out, max + sum.ln())
+}
