@@ -140,7 +140,7 @@ __device__ __forceinline__ int sequence_len(const Params& p, int sequence) {
   return keys;
 }
 
-__device__ __forceinline__ int tiles_of(int keys) { return (keys + TILE - 1) / TILE; }
+__device__ __forceinline__ int tiles_of(int keys) { return (static_cast<uint32_t>(keys) + TILE - 1) / TILE; }
 
 // 32 consecutive sequences, one per lane.
 struct Window {
