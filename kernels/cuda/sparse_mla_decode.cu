@@ -58,16 +58,23 @@ struct Ring {
   static_assert(AHEAD <= FLAG_SLOTS - 1, "flags of a tile live until its softmax");
 };
 
+// Rows as they are stored, every piece where the thread that turns it into bf16 finds it.
 struct Raw {
   uint8_t piece[RAW_ROUNDS - 1][THREADS][VECTOR];
   uint8_t last_piece[ROWS][RAW_PIECES % ROW_THREADS][VECTOR];
   uint8_t footer[THREADS][SM120_V4_FP8_FOOTER_BYTES];
 };
 
+template <Format F>
+struct RawRing {
+  Raw raw[RAW_SLOTS];
+};
+template <>
+struct RawRing<Format::BF16> {};
+
 template <Format F, int HEAD_TILE>
-struct Plan {
+struct Plan : RawRing<F> {
   uint8_t tile[Ring<F>::TILES][TILE_BYTES];
-  Raw raw[F == Format::V4_FP8 ? RAW_SLOTS : 1];   // bf16: unused
   Exchange<ROWS, HEAD_TILE> exchange;
   uint32_t valid[FLAG_SLOTS][ROWS];
 };
