@@ -21,8 +21,10 @@ pub enum AccessKind {
     ReadNc,
     /// `st`, `stmatrix`, `mbarrier.init`/`inval`.
     Write,
-    /// `atom`, `red`: one read-modify-write, never a race against another strong access of an inclusive scope.
+    /// `atom`: one read-modify-write, never a race against another strong access of an inclusive scope.
     Atomic,
+    /// `red`: as `Atomic`, but its read is no part of an acquire pattern.
+    Reduce,
 }
 
 /// One warp instruction's access to one space.

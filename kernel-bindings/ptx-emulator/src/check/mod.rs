@@ -20,8 +20,18 @@
 
 mod api;
 mod block;
+mod cell;
+mod clock;
+mod copies;
+mod event;
 mod init;
+mod launch;
+mod mbarrier;
+mod object;
+mod shadow;
+mod warp;
 
 pub use api::{Access, AccessKind, AsyncId, Bulk, BulkCompletion, Conflict, MemSpace, OtherAccess};
-pub use block::{BlockCheck, LaunchCheck};
+pub use block::BlockCheck;
 pub use init::{InitMap, SparseInitMap};
+pub use launch::LaunchCheck;
