@@ -355,11 +355,14 @@ __device__ __forceinline__ void decode_block(const Params& p) {
     sums.rescale(plan.exchange, i % 2, lane);
     const uint32_t values = tiles + i % RING * TILE_BYTES<F> + row_lane;
     const uint32_t probabilities = probability + i % 2 * PROBABILITY_BYTES;
-    if (byte_values) {
-      add_e4m3<ROWS>(sums, probabilities, values + warp * WARP_CHANNELS, plan.footer[i % RING], warp, lane);
+    if constexpr (F == Format::V4_FP8) {
+      if (byte_values) {
+        add_e4m3<ROWS>(sums, probabilities, values + warp * WARP_CHANNELS, plan.footer[i % RING], warp, lane);
+      } else {
+        sums.template add_bf16<ROWS, PITCH<F>>(probabilities, values + SM120_D_NOPE);
+      }
     } else {
-      const int offset = F == Format::V4_FP8 ? SM120_D_NOPE : warp * WARP_CHANNELS * 2;
-      sums.template add_bf16<ROWS, PITCH<F>>(probabilities, values + offset);
+      sums.template add_bf16<ROWS, PITCH<F>>(probabilities, values + warp * WARP_CHANNELS * 2);
     }
     if (has_heads && i + 1 < w.tiles) score(i + 1);
   }
