@@ -163,6 +163,13 @@ impl<'a> Op<'a> {
         e.block == self.event.block || level == 2 || level == 1 && e.cluster == self.event.cluster
     }
 
+    /// Several lanes of one weak write to one address.
+    pub(super) fn clash(&mut self, lanes: u32, addr: u64) {
+        let second = (lanes & (lanes - 1)).trailing_zeros();
+        let e = self.event;
+        self.report(self.race_class(&e, second), second, addr, &e, lanes.trailing_zeros());
+    }
+
     fn race_class(&self, e: &Event, lane: u32) -> FindingClass {
         let race = match self.space {
             MemSpace::Shared => FindingClass::SharedRace,
@@ -336,7 +343,7 @@ impl Tables {
         let rec = op.record(lanes);
         let number = cell.w.mask;
         let mut list = std::mem::take(&mut self.lists[number as usize]);
-        let weak_write = op.event.how.write() && !op.event.how.is_strong();
+        let weak_write = op.event.how.is_weak_write();
         let mut merged = false;
         list.retain_mut(|old| {
             if old.event == rec.event && !weak_write {
@@ -398,10 +405,7 @@ impl Tables {
         }
         if list.len() > MAX_RECORDS {
             // The one weak write stays: it conflicts with everything.
-            let weak_write = |rec: &Rec| {
-                let how = events[rec.event as usize].how;
-                how.write() && !how.is_strong()
-            };
+            let weak_write = |rec: &Rec| events[rec.event as usize].how.is_weak_write();
             let oldest = list.iter().position(|rec| !weak_write(rec)).unwrap_or(0);
             list.remove(oldest);
         }

@@ -46,6 +46,10 @@ impl How {
         self.0 & How::WRITE != 0
     }
     #[inline]
+    pub(super) fn is_weak_write(self) -> bool {
+        self.0 & (How::WRITE | How::STRONG) == How::WRITE
+    }
+    #[inline]
     pub(super) fn is_strong(self) -> bool {
         self.0 & How::STRONG != 0
     }

@@ -88,6 +88,9 @@ impl Shadow {
                 run |= rest & rest.wrapping_neg();
                 rest &= rest - 1;
             }
+            if !run.is_power_of_two() && op.event.how.is_weak_write() {
+                op.clash(run, at);
+            }
             self.touch(op, run, at, u64::from(bytes));
         }
     }
@@ -166,7 +169,7 @@ impl Shadow {
                 at = next;
             }
         }
-        if op.event.how.write() && !op.event.how.is_strong() && !self.objects.is_empty() {
+        if op.event.how.is_weak_write() && !self.objects.is_empty() {
             // A weak write ends what was released through the bytes it overwrites.
             if bytes as usize <= self.objects.len() {
                 (addr..end).for_each(|a| drop(self.objects.remove(&a)));

@@ -1,0 +1,7 @@
+//! The sanitizer, rule by rule: every script is shown ordered (no report) and with one step taken out (a report).
+
+mod support;
+
+mod blocks;
+mod copies;
+mod order;
