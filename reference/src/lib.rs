@@ -5,6 +5,7 @@ pub mod cases;
 pub mod check;
 pub mod compare;
 pub mod formats;
+pub mod golden;
 pub mod layout;
 pub mod ops;
 pub mod plain;

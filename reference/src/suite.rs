@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::cases::Size;
-use crate::compare::{Bound, Verdict};
+use crate::compare::Verdict;
 use crate::ops::{Ops, OpsError};
-use crate::problem::{Expected, ExpectedOutput, Fill, Problem};
+use crate::problem::{ExpectedOutput, Fill, Problem};
 
 /// A case: a name and the data that a seed makes of it.
 #[derive(Clone)]
@@ -226,12 +226,4 @@ pub fn judge(device: String, prepared: &Prepared, outputs: &[Vec<u8>], time: Dur
 /// Makes the data of a case and runs it.
 pub fn run_case<O: Ops>(ops: &O, case: &Case, seed: u64, fill: Fill) -> CaseReport {
     run_prepared(ops, &case.prepare(seed), fill)
-}
-
-/// An outside value with another bound than the reference's.
-pub fn outside(name: &'static str, like: &ExpectedOutput, cells: crate::plain::Cells, bound: Bound) -> ExpectedOutput {
-    let Expected::Floats { float, strides, .. } = &like.expected else {
-        unreachable!("outside values are floats");
-    };
-    ExpectedOutput { name, expected: Expected::Floats { cells, float: *float, strides: strides.clone(), bound } }
 }

@@ -3,6 +3,7 @@
 //! What no operand describes is NaN; outputs hold a pattern before the call; slots and page ids that are not used say
 //! -1, the smallest and largest integer, or one beyond the pool. A case is small enough for its [`Size`].
 
+pub mod golden;
 pub mod index_k_write;
 pub mod index_logits_decode;
 pub mod kv_write;

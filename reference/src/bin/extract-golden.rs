@@ -1,0 +1,94 @@
+//! Copies from a golden folder what this repository carries, in files below 2 MB.
+//!
+//! ```text
+//! cargo run -p reference --bin extract-golden -- DIR [OUT]
+//! ```
+//!
+//! `DIR` is a complete golden folder; `OUT` is `reference/golden` unless given. Names, shapes, types and bytes of the
+//! tensors stay; large files are split into parts `NAME.1.safetensors` and so on, and `index.json` describes the parts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use reference::golden::{Index, IndexFile, Tensor, parse};
+use safetensors::Dtype;
+use safetensors::tensor::{TensorView, serialize};
+use sha2::{Digest, Sha256};
+
+/// Target file, source file, and the tensors by prefix.
+const PARTS: [(&str, &str, &[&str]); 10] = [
+    ("kernels.1", "kernels", &["seq_len", "n_rows", "page_table", "kv."]),
+    ("kernels.2", "kernels", &["index."]),
+    ("kernels.3", "kernels", &["attn."]),
+    ("goldens.1", "goldens", &["probe_positions", "layers.*.q", "layers.*.topk"]),
+    ("goldens.2", "goldens", &["layers.*.index_w", "layers.*.index_k"]),
+    ("goldens-kvfp8.1", "goldens-kvfp8", &["layers.*.attn_core"]),
+    (
+        "goldens-kvfp8.2",
+        "goldens-kvfp8",
+        &["layers.*.kv_codes", "layers.*.kv_scale", "layers.*.kv_rope", "layers.*.comp_"],
+    ),
+    ("goldens-index-bf16", "goldens-index-bf16", INDEX),
+    ("goldens-index-fp8", "goldens-index-fp8", INDEX),
+    ("goldens-index-fp8pow2", "goldens-index-fp8pow2", INDEX),
+];
+
+const INDEX: &[&str] = &["layers.*.index_", "layers.*.topk"];
+
+/// Largest file, bytes.
+const LIMIT: usize = 2_000_000;
+
+/// A pattern ending in `.` or `_` is a prefix, any other the whole name; `*` stands for the layer number.
+fn matches(name: &str, pattern: &str) -> bool {
+    let layer = name.strip_prefix("layers.").and_then(|rest| rest.split('.').next()).unwrap_or("");
+    let pattern = pattern.replace('*', layer);
+    if pattern.ends_with(['.', '_']) { name.starts_with(&pattern) } else { name == pattern }
+}
+
+fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<String, Box<dyn Error>> {
+    let mut views = BTreeMap::new();
+    for (name, tensor) in tensors {
+        let dtype: Dtype = serde_json::from_value(serde_json::Value::from(tensor.dtype.as_str()))?;
+        views.insert(name, TensorView::new(dtype, tensor.shape.clone(), &tensor.bytes)?);
+    }
+    let bytes = serialize(views, None::<HashMap<String, String>>)?;
+    if bytes.len() > LIMIT {
+        return Err(format!("{}: expected at most {LIMIT} bytes, got {}", path.display(), bytes.len()).into());
+    }
+    std::fs::write(path, &bytes)?;
+    println!("{:>9} {}", bytes.len(), path.display());
+    Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: extract-golden DIR [OUT]";
+    let dir = PathBuf::from(args.next().ok_or(usage)?);
+    let out = args.next().map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("golden"), PathBuf::from);
+    let index: Index = serde_json::from_slice(&std::fs::read(dir.join("index.json"))?)?;
+    std::fs::create_dir_all(out.join("ckpt-fp32"))?;
+
+    let mut files = BTreeMap::new();
+    for (target, source, patterns) in PARTS {
+        let file = format!("{source}.safetensors");
+        let entry = index.files.get(&file).ok_or_else(|| format!("index.json: no entry for {file}"))?;
+        let chosen = |name: &str| patterns.iter().any(|pattern| matches(name, pattern));
+        let mut tensors = parse(&file, &std::fs::read(dir.join(&file))?)?;
+        tensors.retain(|name, _| chosen(name));
+        let target = format!("{target}.safetensors");
+        let sha256 = write(&out.join(&target), &tensors)?;
+        let described = entry.tensors.iter().filter(|(name, _)| chosen(name));
+        let described = described.map(|(name, tensor)| (name.clone(), tensor.clone())).collect();
+        files.insert(target, IndexFile { sha256, tensors: described });
+    }
+    let file = "ckpt-fp32/model.safetensors";
+    let mut sinks = parse(file, &std::fs::read(dir.join(file))?)?;
+    sinks.retain(|name, _| name.ends_with(".attn_sink"));
+    write(&out.join(file), &sinks)?;
+    std::fs::copy(dir.join("ckpt-fp32/config.json"), out.join("ckpt-fp32/config.json"))?;
+
+    let index = Index { files, ..index };
+    std::fs::write(out.join("index.json"), serde_json::to_string_pretty(&index)? + "\n")?;
+    Ok(())
+}
