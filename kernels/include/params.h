@@ -60,10 +60,14 @@ typedef struct {
   int32_t* topk_positions;        // [rows, topk] s32, or null
   int32_t* topk_slots;            // [rows, topk] s32: block_table[j / page_size] * page_size + j % page_size, or null
   int32_t* topk_lens;             // [rows] s32: how many were selected, or null
+  float* split_values;            // [rows, round_up(num_splits * topk, 4)] f32 scratch
+  int32_t* split_positions;       // same shape, s32 scratch
+  uint32_t* split_arrivals;       // [rows] u32, zeros before the first launch; every launch leaves zeros
   int64_t stride_logits;
   int64_t stride_block_table;
   int32_t rows;
   int32_t rows_per_sequence;      // s_q: rows r of sequence r / rows_per_sequence
+  int32_t num_splits;             // blocks per row; 1: the three split pointers are not used
   int32_t topk;                   // 1..2048
   int32_t page_size;
   int32_t max_pages;

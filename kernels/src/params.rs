@@ -88,17 +88,22 @@ pub struct Sm120TopkSelectParams {
     pub topk_positions: *mut i32,
     pub topk_slots: *mut i32,
     pub topk_lens: *mut i32,
+    pub split_values: *mut f32,
+    pub split_positions: *mut i32,
+    pub split_arrivals: *mut u32,
     pub stride_logits: i64,
     pub stride_block_table: i64,
     pub rows: i32,
     pub rows_per_sequence: i32,
+    pub num_splits: i32,
     pub topk: i32,
     pub page_size: i32,
     pub max_pages: i32,
+    pub reserved: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of Sm120TopkSelectParams"][::core::mem::size_of::<Sm120TopkSelectParams>() - 88usize];
+    ["Size of Sm120TopkSelectParams"][::core::mem::size_of::<Sm120TopkSelectParams>() - 120usize];
     ["Alignment of Sm120TopkSelectParams"][::core::mem::align_of::<Sm120TopkSelectParams>() - 8usize];
     ["Offset of field: Sm120TopkSelectParams::index_logits"]
         [::core::mem::offset_of!(Sm120TopkSelectParams, index_logits) - 0usize];
@@ -112,18 +117,28 @@ const _: () = {
         [::core::mem::offset_of!(Sm120TopkSelectParams, topk_slots) - 32usize];
     ["Offset of field: Sm120TopkSelectParams::topk_lens"]
         [::core::mem::offset_of!(Sm120TopkSelectParams, topk_lens) - 40usize];
+    ["Offset of field: Sm120TopkSelectParams::split_values"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, split_values) - 48usize];
+    ["Offset of field: Sm120TopkSelectParams::split_positions"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, split_positions) - 56usize];
+    ["Offset of field: Sm120TopkSelectParams::split_arrivals"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, split_arrivals) - 64usize];
     ["Offset of field: Sm120TopkSelectParams::stride_logits"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_logits) - 48usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_logits) - 72usize];
     ["Offset of field: Sm120TopkSelectParams::stride_block_table"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_block_table) - 56usize];
-    ["Offset of field: Sm120TopkSelectParams::rows"][::core::mem::offset_of!(Sm120TopkSelectParams, rows) - 64usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_block_table) - 80usize];
+    ["Offset of field: Sm120TopkSelectParams::rows"][::core::mem::offset_of!(Sm120TopkSelectParams, rows) - 88usize];
     ["Offset of field: Sm120TopkSelectParams::rows_per_sequence"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, rows_per_sequence) - 68usize];
-    ["Offset of field: Sm120TopkSelectParams::topk"][::core::mem::offset_of!(Sm120TopkSelectParams, topk) - 72usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, rows_per_sequence) - 92usize];
+    ["Offset of field: Sm120TopkSelectParams::num_splits"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, num_splits) - 96usize];
+    ["Offset of field: Sm120TopkSelectParams::topk"][::core::mem::offset_of!(Sm120TopkSelectParams, topk) - 100usize];
     ["Offset of field: Sm120TopkSelectParams::page_size"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, page_size) - 76usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, page_size) - 104usize];
     ["Offset of field: Sm120TopkSelectParams::max_pages"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, max_pages) - 80usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, max_pages) - 108usize];
+    ["Offset of field: Sm120TopkSelectParams::reserved"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, reserved) - 112usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -218,6 +233,7 @@ pub struct Sm120SplitCombineParams {
     pub t: i32,
     pub h: i32,
     pub num_splits: i32,
+    pub reserved: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -239,6 +255,8 @@ const _: () = {
     ["Offset of field: Sm120SplitCombineParams::h"][::core::mem::offset_of!(Sm120SplitCombineParams, h) - 60usize];
     ["Offset of field: Sm120SplitCombineParams::num_splits"]
         [::core::mem::offset_of!(Sm120SplitCombineParams, num_splits) - 64usize];
+    ["Offset of field: Sm120SplitCombineParams::reserved"]
+        [::core::mem::offset_of!(Sm120SplitCombineParams, reserved) - 68usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
