@@ -1,4 +1,5 @@
 // Merges the partial results of sparse_mla_decode along the rows and adds the attention sink to the denominator.
+// targets: sm89 sm120a
 //
 // In   o_partial     [num_splits, t, h, 512] f32, contiguous, each normalised within its split
 //      lse2_partial  [num_splits, t, h] f32, contiguous, base 2; -inf: the split is empty and its o_partial is not read

@@ -9,6 +9,7 @@ pub(crate) const PTX: &[(Operation, Variant, &str)] = &[
     (Operation::KvWrite, Variant::Sm89, include_str!("../ptx/kv_write_sm89.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm120a, include_str!("../ptx/sparse_mla_decode_sm120a.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm89, include_str!("../ptx/sparse_mla_decode_sm89.ptx")),
+    (Operation::SplitCombine, Variant::Sm120a, include_str!("../ptx/split_combine_sm120a.ptx")),
     (Operation::SplitCombine, Variant::Sm89, include_str!("../ptx/split_combine_sm89.ptx")),
     (Operation::TopkSelect, Variant::Sm89, include_str!("../ptx/topk_select_sm89.ptx")),
 ];
