@@ -60,9 +60,9 @@ struct Ring {
 
 // Rows as they are stored, every piece where the thread that turns it into bf16 finds it.
 struct Raw {
-  uint8_t piece[RAW_ROUNDS - 1][THREADS][VECTOR];
-  uint8_t last_piece[ROWS][RAW_PIECES % ROW_THREADS][VECTOR];
-  uint8_t footer[THREADS][SM120_V4_FP8_FOOTER_BYTES];
+  alignas(VECTOR) uint8_t piece[RAW_ROUNDS - 1][THREADS][VECTOR];
+  alignas(VECTOR) uint8_t last_piece[ROWS][RAW_PIECES % ROW_THREADS][VECTOR];
+  alignas(VECTOR) uint8_t footer[THREADS][SM120_V4_FP8_FOOTER_BYTES];
 };
 
 template <Format F>
@@ -74,7 +74,7 @@ struct RawRing<Format::BF16> {};
 
 template <Format F, int HEAD_TILE>
 struct Plan : RawRing<F> {
-  uint8_t tile[Ring<F>::TILES][TILE_BYTES];
+  alignas(VECTOR) uint8_t tile[Ring<F>::TILES][TILE_BYTES];
   Exchange<ROWS, HEAD_TILE> exchange;
   uint32_t valid[FLAG_SLOTS][ROWS];
 };

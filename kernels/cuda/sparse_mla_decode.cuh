@@ -145,7 +145,7 @@ __device__ __forceinline__ uint2 dequantise(uint32_t e4m3, float s0, float s1, f
 // Shared memory through which the warps of a block meet. Buffers of tile i have index i % 2.
 template <int ROWS, int HEAD_TILE>
 struct Exchange {
-  uint8_t probability[2][ROWS][PROBABILITY_PITCH<HEAD_TILE>];   // [row][head] bf16
+  alignas(VECTOR) uint8_t probability[2][ROWS][PROBABILITY_PITCH<HEAD_TILE>];   // [row][head] bf16
   float alpha[2][HEAD_TILE];                                    // factor of the accumulators before tile i is added
   float inverse[HEAD_TILE];                                     // 1 / sum of p, 0 when there is none; with the last tile
   float merge[HEAD_TILE];                                       // 1 / (1 + sink term), unsplit only; with the last tile

@@ -83,14 +83,14 @@ static_assert(conflict_free(PITCH<Format::V4_FP8>) && conflict_free(PITCH<Format
 
 template <Format F>
 struct Footers {
-  uint8_t footer[Shape<F>::RING][Shape<F>::ROWS][SM120_V4_FP8_FOOTER_BYTES];
+  alignas(VECTOR) uint8_t footer[Shape<F>::RING][Shape<F>::ROWS][SM120_V4_FP8_FOOTER_BYTES];
 };
 template <>
 struct Footers<Format::BF16> {};
 
 template <Format F, int HEAD_TILE>
 struct Plan : Footers<F> {
-  uint8_t tile[Shape<F>::RING][TILE_BYTES<F>];
+  alignas(VECTOR) uint8_t tile[Shape<F>::RING][TILE_BYTES<F>];
   Exchange<Shape<F>::ROWS, HEAD_TILE> exchange;
   uint32_t valid[Shape<F>::RING];   // bit r: row r of the tile is not skipped
   uint64_t full[Shape<F>::RING];
