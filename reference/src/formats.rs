@@ -166,12 +166,17 @@ pub fn quantise_mxfp4_tile(tile: &[f32; MXFP4_TILE]) -> (u8, [u8; MXFP4_TILE]) {
 /// Hadamard transform of length 128 in Sylvester order, times 128^-1/2: `H[i][j] = (-1)^popcount(i & j)`. Its own
 /// inverse. Sums in f64, rounded to f32 once.
 pub fn hadamard(row: &[f32; D_INDEX]) -> [f32; D_INDEX] {
-    std::array::from_fn(|i| {
-        let sum: f64 = (0..D_INDEX)
-            .map(|j| if (i & j).count_ones() % 2 == 0 { f64::from(row[j]) } else { -f64::from(row[j]) })
-            .sum();
-        (sum / (D_INDEX as f64).sqrt()) as f32
-    })
+    let mut x = row.map(f64::from);
+    // H_2n = [[H, H], [H, -H]]: one stage of sums and differences per bit of the position.
+    for half in [1, 2, 4, 8, 16, 32, 64] {
+        for pair in x.chunks_exact_mut(2 * half) {
+            let (a, b) = pair.split_at_mut(half);
+            for (a, b) in a.iter_mut().zip(b) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+    }
+    x.map(|sum| (sum / (D_INDEX as f64).sqrt()) as f32)
 }
 
 /// Little-endian elements of a byte string.

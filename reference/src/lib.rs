@@ -10,6 +10,7 @@ pub mod layout;
 pub mod ops;
 pub mod plain;
 pub mod problem;
+pub mod recall;
 pub mod rng;
 pub mod suite;
 pub mod tolerance;

@@ -246,10 +246,22 @@ fn mxfp4_check_value() {
 }
 
 #[test]
+#[allow(clippy::excessive_precision)] // digits as published
 fn hadamard_check_value() {
     let out = hadamard(&std::array::from_fn(|i| i as f32));
     for (i, want) in [(0, 718.42053), (1, -5.6568542), (2, -11.313708), (3, 0.0), (4, -22.627417), (64, -362.03867)] {
         approx::assert_relative_eq!(out[i], want, max_relative = 1e-7);
+    }
+}
+
+#[test]
+fn hadamard_by_definition() {
+    let mut rng = reference::rng::Rng::new(3);
+    let row: [f32; D_INDEX] = std::array::from_fn(|_| rng.normal() as f32);
+    for (i, got) in hadamard(&row).into_iter().enumerate() {
+        let sign = |j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
+        let want = (0..D_INDEX).map(|j| sign(j) * f64::from(row[j])).sum::<f64>() / 128f64.sqrt();
+        approx::assert_abs_diff_eq!(f64::from(got), want, epsilon = 1e-6);
     }
 }
 
