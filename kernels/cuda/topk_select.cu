@@ -463,9 +463,9 @@ void SM120_ENTRY(topk_select)(const __grid_constant__ Sm120TopkSelectParams p) {
       }
       listed = length;
       if (threshold.ties != ALL) threshold = {threshold.edge + 1, ALL};
-      ++tile;
       __syncthreads();
-      if (tile * TILE < source.length) {
+      if (source.length - tile * TILE > TILE) {
+        ++tile;
         load_tile(entry, source, tile, place);
         searching = false;
         purpose = BOUND;

@@ -67,7 +67,7 @@ typedef struct {
   int64_t stride_block_table;
   int32_t rows;
   int32_t rows_per_sequence;      // s_q: rows r of sequence r / rows_per_sequence
-  int32_t num_splits;             // blocks per row; 1: the three split pointers are not used
+  int32_t num_splits;             // blocks per row, 1..64; 1: the three split pointers are not used
   int32_t topk;                   // 1..2048
   int32_t page_size;
   int32_t max_pages;

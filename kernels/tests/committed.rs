@@ -45,11 +45,7 @@ fn manifest_agrees_with_the_text() {
             let body = body.split(".visible .entry ").next().unwrap();
             assert!(body.contains(&format!("// dynamic_shared {}\n", entry.dynamic_shared_bytes)), "{}", entry.name);
             assert!(body.contains(&format!("_param_0[{}]", entry.parameter_bytes)), "{}", entry.name);
-            assert!(
-                entry.name.ends_with(variant.name()) && entry.name.starts_with(operation.name()),
-                "{}",
-                entry.name
-            );
+            assert!(entry.name.ends_with(variant.name()) && entry.name.starts_with(operation.name()), "{}", entry.name);
         }
     }
 }

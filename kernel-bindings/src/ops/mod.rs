@@ -16,14 +16,25 @@ use reference::ops::{
     IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, SparseMlaDecode, SplitCombine, TopkSelect,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex};
 
 /// The kernels on a device.
-#[derive(Debug)]
-pub struct KernelOps<D> {
+pub struct KernelOps<D: Device> {
     device: D,
     variants: Vec<Variant>,
     modules: BTreeMap<(Operation, Variant), Arc<PtxModule>>,
+    /// Arrival counters of `topk_select`: zeros between launches.
+    arrivals: Mutex<Option<D::Buffer>>,
+}
+
+impl<D: Device + fmt::Debug> fmt::Debug for KernelOps<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelOps")
+            .field("device", &self.device)
+            .field("variants", &self.variants)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A module of the variant that was chosen for a launch.
@@ -62,7 +73,7 @@ impl<D: Device> KernelOps<D> {
                 }
             }
         }
-        Self { device, variants, modules }
+        Self { device, variants, modules, arrivals: Mutex::new(None) }
     }
 
     /// Puts other PTX in the place of a module, e.g. one with a barrier removed.

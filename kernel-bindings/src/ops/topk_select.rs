@@ -1,11 +1,123 @@
-//! `topk_select` on a device.
+//! `topk_select` on a device: one block per row, more for long rows when the batch leaves SMs idle.
 
-use super::KernelOps;
+use super::{KernelOps, ParamStruct, device_failed};
 use crate::device::Device;
 use kernels::Operation;
+use kernels::params::Sm120TopkSelectParams;
 use reference::ops::{OpsError, TopkSelect};
 
+/// Entries that a block holds in registers: rows up to here have one block.
+const TILE: u64 = 32_768;
+/// Entries of a slice of a longer row, at least about.
+const SLICE: u64 = TILE / 2;
+/// Blocks per row that the kernel accepts.
+const MAX_SPLITS: u32 = 64;
+
+// SAFETY: 112 bytes of fields in 112 bytes (asserted beside the generated struct), no padding.
+unsafe impl ParamStruct for Sm120TopkSelectParams {}
+
+/// Blocks per row: slices of [`SLICE`] entries as far as there are SMs for them. Lengths stand in device memory, so the
+/// longest possible row decides; a block that its row does not need ends at once.
+fn splits(num_sms: u32, rows: u32, stride_logits: u64) -> u32 {
+    if stride_logits <= TILE {
+        return 1;
+    }
+    let slices = u32::try_from(stride_logits.div_ceil(SLICE)).unwrap_or(u32::MAX);
+    (num_sms / rows.max(1)).min(slices).clamp(1, MAX_SPLITS)
+}
+
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: TopkSelect<'_, D::Buffer>) -> Result<(), OpsError> {
-    let _ = args;
-    ops.choose(Operation::TopkSelect).map(|_| ())
+    let num_splits = splits(ops.properties().num_sms, args.rows, args.stride_logits);
+    ops.topk_select_split(args, num_splits)
+}
+
+impl<D: Device> KernelOps<D> {
+    /// Top-k with `num_splits` blocks per row (1 to 64). Rows of up to 32,768 entries have one all the same. The result
+    /// does not depend on it.
+    ///
+    /// # Errors
+    /// As [`reference::ops::Ops::topk_select`], and when `num_splits` is out of range or the scratch cannot be allocated.
+    pub fn topk_select_split(&self, args: TopkSelect<'_, D::Buffer>, num_splits: u32) -> Result<(), OpsError> {
+        let operand = |tensor, expected: String, got: String| OpsError::Operand {
+            op: Operation::TopkSelect.name(),
+            tensor,
+            expected,
+            got,
+        };
+        let device = self.device();
+        args.check(|buffer| device.len_bytes(buffer))?;
+        if !(1..=MAX_SPLITS).contains(&num_splits) {
+            return Err(operand("num_splits", format!("1 to {MAX_SPLITS}"), num_splits.to_string()));
+        }
+        let blocks = u64::from(args.rows) * u64::from(num_splits);
+        let grid = u32::try_from(blocks)
+            .ok()
+            .filter(|&blocks| blocks <= i32::MAX as u32)
+            .ok_or_else(|| operand("rows * num_splits", format!("at most {}", i32::MAX), blocks.to_string()))?;
+        if args.rows == 0 {
+            return Ok(());
+        }
+
+        let address = |buffer: Option<&D::Buffer>| buffer.map_or(0, |buffer| device.address(buffer));
+        let mut params = Sm120TopkSelectParams {
+            index_logits: device.address(args.index_logits) as *const _,
+            context_lens: device.address(args.context_lens) as *const _,
+            block_table: address(args.block_table) as *const _,
+            topk_positions: address(args.topk_positions.as_deref()) as *mut _,
+            topk_slots: address(args.topk_slots.as_deref()) as *mut _,
+            topk_lens: address(args.topk_lens.as_deref()) as *mut _,
+            split_values: std::ptr::null_mut(),
+            split_positions: std::ptr::null_mut(),
+            split_arrivals: std::ptr::null_mut(),
+            stride_logits: args.stride_logits as i64,
+            stride_block_table: args.stride_block_table as i64,
+            rows: args.rows as i32,
+            rows_per_sequence: args.rows_per_sequence as i32,
+            num_splits: num_splits as i32,
+            topk: args.topk as i32,
+            page_size: args.page_size as i32,
+            max_pages: args.max_pages as i32,
+        };
+        if num_splits == 1 {
+            return self.run(Operation::TopkSelect, "", [grid, 1, 1], &params);
+        }
+
+        let per_row = u64::from(num_splits * args.topk).next_multiple_of(4);
+        let scratch = |label| device.alloc(4 * u64::from(args.rows) * per_row, label).map_err(device_failed);
+        let (values, positions) = (scratch("split_values")?, scratch("split_positions")?);
+        // The arrival counters are zeros before and after every launch, so one buffer serves all launches of a stream.
+        let mut kept = self.arrivals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let needed = 4 * u64::from(args.rows);
+        let arrivals = match kept.take().filter(|buffer| device.len_bytes(buffer) >= needed) {
+            Some(buffer) => buffer,
+            None => {
+                let mut buffer = device.alloc(needed, "split_arrivals").map_err(device_failed)?;
+                device.upload(&mut buffer, 0, &vec![0; needed as usize]).map_err(device_failed)?;
+                buffer
+            }
+        };
+        params.split_values = device.address(&values) as *mut _;
+        params.split_positions = device.address(&positions) as *mut _;
+        params.split_arrivals = device.address(&arrivals) as *mut _;
+        // A launch that failed may leave counts behind: its buffer is not kept. The scratch is freed in the order of the
+        // stream, after the launch.
+        self.run(Operation::TopkSelect, "", [grid, 1, 1], &params)?;
+        *kept = Some(arrivals);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_split_when_sms_are_idle_and_rows_long() {
+        assert_eq!(splits(188, 32, 32_768), 1);
+        assert_eq!(splits(188, 32, 33_024), 3);
+        assert_eq!(splits(188, 32, 1 << 20), 5);
+        assert_eq!(splits(188, 1, 1 << 20), 64);
+        assert_eq!(splits(188, 200, 1 << 20), 1);
+        assert_eq!(splits(188, 0, 1 << 20), 64);
+    }
 }

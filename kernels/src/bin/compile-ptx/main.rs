@@ -8,6 +8,7 @@ mod ptx;
 mod resources;
 mod toolchain;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -127,7 +128,8 @@ fn run(arguments: &Arguments) -> Result<(), ToolError> {
         let path = ptx_dir.join(name);
         std::fs::remove_file(&path).map_err(|cause| ToolError::Io { path, cause })?;
     }
-    print_summary(&manifest, only);
+    // Whoever reads the summary may stop early.
+    let _ = std::io::stdout().write_all(summary(&manifest, only).as_bytes());
     Ok(())
 }
 
@@ -166,15 +168,18 @@ fn table(manifest: &Manifest) -> String {
     text + "];\n"
 }
 
-fn print_summary(manifest: &Manifest, only: Option<Operation>) {
+/// One line per kernel and assembled target.
+fn summary(manifest: &Manifest, only: Option<Operation>) -> String {
+    let mut text = String::new();
     for file in manifest.files.iter().filter(|file| only.is_none_or(|op| op.name() == file.operation)) {
         for entry in &file.entries {
-            println!("{}: {} threads, {} shared bytes", entry.name, entry.threads, entry.shared_bytes());
+            text += &format!("{}: {} threads, {} shared bytes\n", entry.name, entry.threads, entry.shared_bytes());
             for (target, r) in &entry.resources {
                 let matrix: Vec<_> =
-                    r.matrix_instructions.iter().map(|(opcode, count)| format!("{count} {opcode}")).collect();
-                println!("  {target}: {} registers, {} barriers; {}", r.registers, r.barriers, matrix.join(", "));
+                    r.matrix_instructions.iter().map(|(opcode, count)| format!(", {count} {opcode}")).collect();
+                text += &format!("  {target}: {} registers, {} barriers{}\n", r.registers, r.barriers, matrix.concat());
             }
         }
     }
+    text
 }
