@@ -71,7 +71,6 @@ typedef struct {
   int32_t topk;                   // 1..2048
   int32_t page_size;
   int32_t max_pages;
-  int32_t reserved;               // 0; no struct here has padding, so that its bytes are all defined
 } Sm120TopkSelectParams;
 
 // ---------------------------------------------------------------------------------------------- sparse_mla_decode
@@ -113,7 +112,7 @@ typedef struct {
   int32_t t;
   int32_t h;
   int32_t num_splits;
-  int32_t reserved;               // 0
+  int32_t reserved;               // 0; no struct here has padding, so that its bytes are all defined
 } Sm120SplitCombineParams;
 
 // ---------------------------------------------------------------------------------------------- cache writers

@@ -25,7 +25,7 @@ static_assert(offsetof(Sm120IndexLogitsDecodeParams, b) == 88, "offset of Sm120I
 static_assert(offsetof(Sm120IndexLogitsDecodeParams, s_q) == 92, "offset of Sm120IndexLogitsDecodeParams::s_q");
 static_assert(offsetof(Sm120IndexLogitsDecodeParams, max_pages) == 96, "offset of Sm120IndexLogitsDecodeParams::max_pages");
 static_assert(offsetof(Sm120IndexLogitsDecodeParams, clean_logits) == 100, "offset of Sm120IndexLogitsDecodeParams::clean_logits");
-static_assert(sizeof(Sm120TopkSelectParams) == 120, "size of Sm120TopkSelectParams");
+static_assert(sizeof(Sm120TopkSelectParams) == 112, "size of Sm120TopkSelectParams");
 static_assert(alignof(Sm120TopkSelectParams) == 8, "alignment of Sm120TopkSelectParams");
 static_assert(offsetof(Sm120TopkSelectParams, index_logits) == 0, "offset of Sm120TopkSelectParams::index_logits");
 static_assert(offsetof(Sm120TopkSelectParams, context_lens) == 8, "offset of Sm120TopkSelectParams::context_lens");
@@ -44,7 +44,6 @@ static_assert(offsetof(Sm120TopkSelectParams, num_splits) == 96, "offset of Sm12
 static_assert(offsetof(Sm120TopkSelectParams, topk) == 100, "offset of Sm120TopkSelectParams::topk");
 static_assert(offsetof(Sm120TopkSelectParams, page_size) == 104, "offset of Sm120TopkSelectParams::page_size");
 static_assert(offsetof(Sm120TopkSelectParams, max_pages) == 108, "offset of Sm120TopkSelectParams::max_pages");
-static_assert(offsetof(Sm120TopkSelectParams, reserved) == 112, "offset of Sm120TopkSelectParams::reserved");
 static_assert(sizeof(Sm120SparseMlaDecodeParams) == 200, "size of Sm120SparseMlaDecodeParams");
 static_assert(alignof(Sm120SparseMlaDecodeParams) == 8, "alignment of Sm120SparseMlaDecodeParams");
 static_assert(offsetof(Sm120SparseMlaDecodeParams, q) == 0, "offset of Sm120SparseMlaDecodeParams::q");

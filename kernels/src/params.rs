@@ -99,11 +99,10 @@ pub struct Sm120TopkSelectParams {
     pub topk: i32,
     pub page_size: i32,
     pub max_pages: i32,
-    pub reserved: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of Sm120TopkSelectParams"][::core::mem::size_of::<Sm120TopkSelectParams>() - 120usize];
+    ["Size of Sm120TopkSelectParams"][::core::mem::size_of::<Sm120TopkSelectParams>() - 112usize];
     ["Alignment of Sm120TopkSelectParams"][::core::mem::align_of::<Sm120TopkSelectParams>() - 8usize];
     ["Offset of field: Sm120TopkSelectParams::index_logits"]
         [::core::mem::offset_of!(Sm120TopkSelectParams, index_logits) - 0usize];
@@ -137,8 +136,6 @@ const _: () = {
         [::core::mem::offset_of!(Sm120TopkSelectParams, page_size) - 104usize];
     ["Offset of field: Sm120TopkSelectParams::max_pages"]
         [::core::mem::offset_of!(Sm120TopkSelectParams, max_pages) - 108usize];
-    ["Offset of field: Sm120TopkSelectParams::reserved"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, reserved) - 112usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
