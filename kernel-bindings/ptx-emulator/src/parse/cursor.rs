@@ -203,7 +203,7 @@ impl<'a> Cursor<'a> {
                         self.bump();
                         RawKind::Member(name, member)
                     }
-                    Tok::Punct(b'+' | b'-') => RawKind::Offset(name, self.constant_int("address offset")?),
+                    Tok::Punct(b'+') => RawKind::Offset(name, self.constant_int("address offset")?),
                     _ => RawKind::Name(name),
                 }
             }
@@ -221,9 +221,9 @@ impl<'a> Cursor<'a> {
         } else {
             let name = self.ident("a register, variable or constant in the address")?;
             if self.peek() == Tok::Dot {
-                return Err(self.unexpected("`+`, `-` or `]` in the address"));
+                return Err(self.unexpected("`+` or `]` in the address"));
             }
-            let offset = if self.is(b'+') || self.is(b'-') { self.constant_int("address offset")? } else { 0 };
+            let offset = if self.is(b'+') { self.constant_int("address offset")? } else { 0 };
             (RawBase::Name(name), offset)
         };
         self.expect(b']', "the address")?;

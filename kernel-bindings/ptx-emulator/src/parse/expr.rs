@@ -143,7 +143,6 @@ impl<'a> Cursor<'a> {
                 match (op, value) {
                     (b'+', v) => Ok(v),
                     (b'-', Const::Int { bits, unsigned }) => Ok(Const::Int { bits: bits.wrapping_neg(), unsigned }),
-                    (b'-', Const::F32(bits)) => Ok(Const::F32(bits ^ 0x8000_0000)),
                     (b'-', Const::F64(v)) => Ok(Const::F64(-v)),
                     (b'~', Const::Int { bits, unsigned }) => Ok(Const::Int { bits: !bits, unsigned }),
                     (b'!', Const::Int { bits, .. }) => Ok(Const::signed(i64::from(bits == 0))),
@@ -216,8 +215,17 @@ impl<'a> Cursor<'a> {
 }
 
 fn apply(op: &str, left: Const, right: Const) -> Result<Const, String> {
-    let (Const::Int { bits: a, unsigned: ua }, Const::Int { bits: b, unsigned: ub }) = (left, right) else {
-        return Err(format!("constant expression: `{op}` needs integers"));
+    let (a, ua, b, ub) = match (left, right) {
+        (Const::Int { bits: a, unsigned: ua }, Const::Int { bits: b, unsigned: ub }) => (a, ua, b, ub),
+        (Const::F64(a), Const::F64(b)) if matches!(op, "+" | "-" | "*" | "/") => {
+            return Ok(Const::F64(match op {
+                "+" => a + b,
+                "-" => a - b,
+                "*" => a * b,
+                _ => a / b,
+            }));
+        }
+        _ => return Err(format!("constant expression: `{op}` needs two integers or two decimal numbers")),
     };
     let unsigned = ua || ub;
     let (sa, sb) = (a as i64, b as i64);

@@ -9,47 +9,44 @@ use super::scope::Named;
 use super::special::{special, special_type};
 use crate::ir::{Address, AddressBase, Dst, Operand, Reg, Space, Symbol, Type};
 
-/// How a type counts in the matching rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Pred,
-    Bits,
-    Int,
-    Float,
+const fn is_bits(ty: Type) -> bool {
+    matches!(ty, Type::B8 | Type::B16 | Type::B32 | Type::B64 | Type::B128)
 }
 
-const fn class(ty: Type) -> Class {
+const fn is_int(ty: Type) -> bool {
     use Type::*;
-    match ty {
-        Pred => Class::Pred,
-        U8 | U16 | U32 | U64 | S8 | S16 | S32 | S64 => Class::Int,
-        F16 | F16x2 | F32 | F64 => Class::Float,
-        // Packed and alternate formats have no register type of their own.
-        _ => Class::Bits,
-    }
+    matches!(ty, U8 | U16 | U32 | U64 | S8 | S16 | S32 | S64)
+}
+
+const fn is_float(ty: Type) -> bool {
+    matches!(ty, Type::F16 | Type::F32 | Type::F64)
 }
 
 /// True if a register of type `reg` may stand where the instruction has type `ty` and asks for the same width.
+///
+/// Bit types fit every type of their width and the other way round; signedness does not matter; a floating-point type
+/// fits itself. Packed and alternate formats take bit registers only, the 16-bit pairs also `.f16x2` registers.
 pub(crate) fn same_width(ty: Type, reg: Type) -> bool {
-    let (a, b) = (class(ty), class(reg));
-    if ty.bits() != reg.bits() || (a == Class::Pred) != (b == Class::Pred) {
+    use Type::*;
+    if ty.bits() != reg.bits() {
         return false;
     }
-    match (a, b) {
-        (Class::Bits, _) | (_, Class::Bits) | (Class::Pred, _) | (Class::Int, Class::Int) => true,
-        _ => ty as u8 == reg as u8,
+    match ty {
+        Pred => reg == Pred,
+        F16 | F32 | F64 => is_bits(reg) || ty as u8 == reg as u8,
+        F16x2 | U16x2 | S16x2 => is_bits(reg) || reg == F16x2,
+        _ if is_bits(ty) => reg != Pred,
+        _ if is_int(ty) => is_bits(reg) || is_int(reg),
+        _ => is_bits(reg),
     }
 }
 
-/// True if a register of type `reg` may hold a value of type `ty` for `ld`, `st` and `cvt`: the register may be wider
-/// unless one of the two is floating-point.
+/// True if a register of type `reg` may hold a value of type `ty` for `ld`, `st` and `cvt`, where it may be wider.
 pub(crate) fn may_be_wider(ty: Type, reg: Type) -> bool {
-    if same_width(ty, reg) {
-        return true;
+    if reg.bits() <= ty.bits() || reg.bits() > 64 {
+        return same_width(ty, reg);
     }
-    let (a, b) = (class(ty), class(reg));
-    let plain = |c: Class| matches!(c, Class::Bits | Class::Int);
-    reg.bits() > ty.bits() && reg.bits() <= 64 && plain(b) && (plain(a) || (a == Class::Float && b == Class::Bits))
+    is_bits(ty) || (is_int(ty) && (is_bits(reg) || is_int(reg))) || (is_float(ty) && is_bits(reg))
 }
 
 /// Rule that a register operand must follow.
@@ -80,16 +77,9 @@ impl<'a> Function<'_, 'a> {
             (Const::F64(v), Type::F64 | Type::B64) => Ok(v.to_bits()),
             (Const::F64(v), Type::F32) => Ok(u64::from((v as f32).to_bits())),
             (Const::F32(_) | Const::F64(_), _) => Err(mismatch("a floating-point one")),
-            (Const::Int { .. }, _) if class(ty) == Class::Float => Err(mismatch("an integer")),
-            (Const::Int { bits, .. }, _) => {
-                // The constant must be representable as a signed or as an unsigned number of the type.
-                let signed = bits as i64;
-                let low = if ty.bits() >= 64 { i64::MIN } else { -(1i64 << (ty.bits().max(1) - 1)) };
-                if bits > mask && !(signed < 0 && signed >= low) {
-                    return Err(mismatch(&format!("{signed}, which does not fit")));
-                }
-                Ok(bits & mask)
-            }
+            (Const::Int { .. }, _) if is_float(ty) => Err(mismatch("an integer")),
+            // Integer constants have 64 bits and are cut to the size of the place they stand in.
+            (Const::Int { bits, .. }, _) => Ok(bits & mask),
         }
     }
 
@@ -152,7 +142,11 @@ impl<'a> Function<'_, 'a> {
                     return Err(self.unknown_special(inst, raw, name, member));
                 };
                 let got = special_type(found);
-                if !rule(ty, got) && !(got == Type::U32 && matches!(ty, Type::U16 | Type::B16 | Type::S16)) {
+                if !matches!(inst.name, "mov" | "cvt") {
+                    let what = format!("special register {name} may only be read by mov and cvt");
+                    return Err(self.bad(inst, raw, ParseErrorKind::Syntax, &what));
+                }
+                if !rule(ty, got) && !(got == Type::U32 && matches!(ty, Type::U16 | Type::S16)) {
                     return Err(self.bad(
                         inst,
                         raw,
@@ -211,7 +205,15 @@ impl<'a> Function<'_, 'a> {
         let Named::Symbol(symbol) = named else {
             return Err(self.bad(inst, raw, ParseErrorKind::Syntax, "an offset belongs to a variable, not a register"));
         };
-        if !matches!(ty, Type::U32 | Type::U64 | Type::S32 | Type::S64 | Type::B32 | Type::B64) {
+        if !matches!(inst.name, "mov" | "cvta" | "mapa") {
+            let what = format!("the address of `{name}` may only be taken by mov, cvta and mapa");
+            return Err(self.bad(inst, raw, ParseErrorKind::Syntax, &what));
+        }
+        let (space, _) = self.symbol_facts(symbol);
+        let short = matches!(space, Space::Shared | Space::Local | Space::Param | Space::Const);
+        if !(matches!(ty, Type::U64 | Type::S64 | Type::B64)
+            || (short && matches!(ty, Type::U32 | Type::S32 | Type::B32)))
+        {
             return Err(self.bad(
                 inst,
                 raw,
@@ -389,7 +391,12 @@ impl<'a> Function<'_, 'a> {
         ty: Type,
         rule: Rule,
     ) -> Result<Vec<Dst>, ParseError> {
-        self.arity(inst, i, n)?.iter().map(|raw| self.scalar_dst(inst, raw, ty, rule)).collect()
+        let list: Vec<Dst> =
+            self.arity(inst, i, n)?.iter().map(|raw| self.scalar_dst(inst, raw, ty, rule)).collect::<Result<_, _>>()?;
+        if list.iter().all(|d| *d == Dst::Sink) {
+            return Err(self.bad(inst, &inst.args[i], ParseErrorKind::Syntax, "every element is `_`"));
+        }
+        Ok(list)
     }
 
     /// Address operand `i` in `space`.
@@ -398,11 +405,15 @@ impl<'a> Function<'_, 'a> {
         let RawKind::Address { base, offset } = &raw.kind else {
             return Err(self.bad(inst, raw, ParseErrorKind::Syntax, "expected an address in brackets"));
         };
-        let RawBase::Name(name) = *base else { return Ok(Address { base: AddressBase::Absolute, offset: *offset }) };
+        let RawBase::Name(name) = *base else {
+            if space != Space::Local {
+                let what = format!("an absolute address belongs to .local, not to .{}", space_name(space));
+                return Err(self.bad(inst, raw, ParseErrorKind::Syntax, &what));
+            }
+            return Ok(Address { base: AddressBase::Absolute, offset: *offset });
+        };
         match self.find(name) {
-            Some(Named::Reg(reg, ty))
-                if matches!(class(ty), Class::Bits | Class::Int) && ty.bits() >= 32 && ty.bits() <= 64 =>
-            {
+            Some(Named::Reg(reg, ty)) if (is_bits(ty) || is_int(ty)) && matches!(ty.bits(), 32 | 64) => {
                 Ok(Address { base: AddressBase::Reg(reg), offset: *offset })
             }
             Some(Named::Reg(reg, _)) => {
@@ -414,7 +425,7 @@ impl<'a> Function<'_, 'a> {
                 let (own, size) = self.symbol_facts(symbol);
                 let fits = match space {
                     Space::Shared | Space::SharedCluster => own == Space::Shared,
-                    Space::Generic => own != Space::Param,
+                    Space::Generic => !matches!(own, Space::Param | Space::Const),
                     other => own == other,
                 };
                 if !fits {

@@ -7,17 +7,31 @@ use crate::parse::function::Function;
 use crate::parse::inst::Inst;
 use crate::parse::target::sm;
 
-const PACKED16: [Form; 2] = [form(U16x2).need(sm(90, 8, 0)), form(S16x2).need(sm(90, 8, 0))];
-
-const ADD_SUB: &[Form] = &[
+const ADD: &[Form] = &[
     form(U16),
     form(U32),
     form(U64),
     form(S16),
     form(S32).may(SAT),
     form(S64),
-    PACKED16[0],
-    PACKED16[1],
+    form(U16x2).need(sm(90, 8, 0)),
+    form(S16x2).need(sm(90, 8, 0)),
+    form(F32).round(DIRECTED).may(FTZ | SAT),
+    form(F64).round(DIRECTED),
+    form(F32x2).round(DIRECTED).may(FTZ).need(sm(100, 8, 6)),
+    form(F16).round(RN).may(FTZ | SAT),
+    form(F16x2).round(RN).may(FTZ | SAT),
+    form(BF16).round(RN).need(sm(90, 7, 8)),
+    form(BF16x2).round(RN).need(sm(90, 7, 8)),
+];
+/// As `add` without the packed integers.
+const SUB: &[Form] = &[
+    form(U16),
+    form(U32),
+    form(U64),
+    form(S16),
+    form(S32).may(SAT),
+    form(S64),
     form(F32).round(DIRECTED).may(FTZ | SAT),
     form(F64).round(DIRECTED),
     form(F32x2).round(DIRECTED).may(FTZ).need(sm(100, 8, 6)),
@@ -146,8 +160,8 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
         }
         "madc" => mad_carry(f, inst, true),
         "mad" if inst.mods.has("cc") => mad_carry(f, inst, false),
-        "add" => binary(f, inst, Binary::Add, ADD_SUB),
-        "sub" => binary(f, inst, Binary::Sub, ADD_SUB),
+        "add" => binary(f, inst, Binary::Add, ADD),
+        "sub" => binary(f, inst, Binary::Sub, SUB),
         "mul" => match inst.mods.take_of(hi_lo) {
             Some('l') => binary(f, inst, Binary::MulLo, INTEGERS),
             Some('h') => binary(f, inst, Binary::MulHi, INTEGERS),

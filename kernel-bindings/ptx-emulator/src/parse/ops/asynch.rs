@@ -50,8 +50,10 @@ pub(super) fn barrier_space(inst: &mut Inst<'_>) -> Space {
 
 fn copy<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseError> {
     let cg = inst.must(f, &[("ca", false), ("cg", true)])?;
-    inst.must(f, &[("shared", ()), ("shared::cta", ())])?;
-    inst.must_word(f, "global")?;
+    let spaces = [("shared", Space::Shared), ("shared::cta", Space::Shared), ("global", Space::Global)];
+    if (inst.must(f, &spaces)?, inst.must(f, &spaces)?) != (Space::Shared, Space::Global) {
+        return Err(inst.unsupported(f, "cp.async copies to .shared from .global, in this order"));
+    }
     let policy = take_policy(f, inst)?;
     if ["L2::64B", "L2::128B", "L2::256B"].iter().any(|w| inst.mods.take(w)) {
         inst.need(f, sm(80, 7, 4))?;

@@ -25,7 +25,7 @@ const OPS: [(&str, Atomic); 10] = [
 /// Types of a scalar operation.
 const fn scalar_types(op: Atomic) -> &'static [Type] {
     match op {
-        Atomic::Add => &[U32, S32, U64, S64, F32, F64, F16, F16x2, BF16, BF16x2],
+        Atomic::Add => &[U32, S32, U64, F32, F64, F16, F16x2, BF16, BF16x2],
         Atomic::Min | Atomic::Max => &[U32, S32, U64, S64],
         Atomic::And | Atomic::Or | Atomic::Xor => &[B32, B64],
         Atomic::Exch => &[B32, B64, B128],

@@ -12,7 +12,7 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
         "bar" if inst.mods.take("warp") => {
             inst.must_word(f, "sync")?;
             inst.exactly(f, 1)?;
-            Ok(Op::WarpSync { mask: f.src(inst, 0, B32)? })
+            Ok(Op::WarpSync { mask: f.src(inst, 0, U32)? })
         }
         "barrier" if inst.mods.take("cluster") => cluster(f, inst),
         "bar" | "barrier" => block(f, inst),

@@ -112,6 +112,9 @@ fn setp<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseEr
     comparison(f, inst, cmp, ty)?;
     inst.exactly(f, if combine.is_some() { 4 } else { 3 })?;
     let (p, q) = match inst.args[0].kind.clone() {
+        RawKind::Pair(_) if matches!(ty, F16 | BF16) => {
+            return Err(inst.unsupported(f, &format!("a second predicate does not exist for .{}", type_name(ty))));
+        }
         RawKind::Pair(pair) => {
             let p = f.scalar_dst(inst, &pair.0, Pred, same_width)?;
             (p, Some(f.scalar_dst(inst, &pair.1, Pred, same_width)?))
@@ -138,13 +141,19 @@ fn set<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseErr
     let (ty, mods) = take_form(f, inst, COMPARED)?;
     comparison(f, inst, cmp, ty)?;
     let results: &[Type] = match ty {
-        F16 => &[U32, S32, F32, U16, S16, F16],
-        BF16 => &[U32, S32, F32, U16, S16, BF16],
+        F16 => &[U32, S32, U16, S16, F16, BF16],
+        BF16 => &[U32, S32, U16, S16, BF16],
         F16x2 => &[U32, S32, F16x2],
         BF16x2 => &[U32, S32, BF16x2],
         _ => &[U32, S32, F32, F16, BF16],
     };
     inst.check_ty(f, to, results)?;
+    if to == BF16 {
+        inst.need(f, sm(90, 7, 8))?;
+    }
+    if mods.ftz && to == BF16 {
+        return Err(inst.unsupported(f, "modifier .ftz is not supported for .bf16"));
+    }
     inst.exactly(f, if combine.is_some() { 4 } else { 3 })?;
     let d: Dst = f.dst(inst, 0, to)?;
     let (a, b) = (f.src(inst, 1, ty)?, f.src(inst, 2, ty)?);

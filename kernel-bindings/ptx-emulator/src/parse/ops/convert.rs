@@ -30,6 +30,16 @@ const fn is_float(ty: Type) -> bool {
     matches!(ty, F16 | BF16 | F32 | F64)
 }
 
+/// True if every value of the integer type `from` is one of `to`.
+fn fits_within(from: Type, to: Type) -> bool {
+    let signed = |ty: Type| matches!(ty, S8 | S16 | S32 | S64);
+    match (signed(from), signed(to)) {
+        (false, true) => from.bits() < to.bits(),
+        (true, false) => false,
+        _ => from.bits() <= to.bits(),
+    }
+}
+
 /// What a conversion was written with.
 #[derive(Clone, Copy)]
 struct Written {
@@ -82,10 +92,16 @@ fn check<'a>(f: &Function<'_, 'a>, inst: &Inst<'a>, to: Type, from: Type, w: Wri
     if w.sat && (w.satfinite || w.relu) {
         return no("modifier .sat excludes .satfinite and .relu");
     }
+    if w.sat && (to == BF16 || from == BF16) {
+        return no("modifier .sat is not supported for .bf16");
+    }
     let need = match (to, from) {
         _ if is_int(to) && is_int(from) => {
             if w.rounding.is_some() || w.ftz || w.relu || w.satfinite {
                 return no("a conversion between integers has no modifier but .sat");
+            }
+            if w.sat && fits_within(from, to) {
+                return no("modifier .sat is not supported where every value fits");
             }
             ANY
         }
@@ -102,8 +118,8 @@ fn check<'a>(f: &Function<'_, 'a>, inst: &Inst<'a>, to: Type, from: Type, w: Wri
             if !float_rounding {
                 return no("expected a rounding modifier, one of .rn .rz .rm .rp");
             }
-            if w.relu || w.satfinite || w.ftz {
-                return no("modifiers .ftz, .relu and .satfinite are not supported here");
+            if w.relu || w.satfinite || (w.ftz && to != F32) {
+                return no("modifiers .relu, .satfinite and (but to .f32) .ftz are not supported here");
             }
             if to == BF16 { sm(90, 7, 8) } else { ANY }
         }
@@ -128,7 +144,7 @@ fn check<'a>(f: &Function<'_, 'a>, inst: &Inst<'a>, to: Type, from: Type, w: Wri
                 (_, true) => sm(100, 8, 6),
             }
         }
-        (E4M3x2 | E5M2x2, F32 | F16x2) | (E2M1x2 | E2M3x2 | E3M2x2, F32) => {
+        (E4M3x2 | E5M2x2 | E2M1x2, F32 | F16x2) | (E2M3x2 | E3M2x2, F32) => {
             if w.rounding != Some(Rn) || !w.satfinite || w.ftz || w.sat {
                 return no("expected .rn.satfinite and no modifier but .relu");
             }
@@ -180,12 +196,14 @@ fn check_floats<'a>(f: &Function<'_, 'a>, inst: &Inst<'a>, to: Type, from: Type,
     if narrowing && !float_rounding {
         return no("expected a rounding modifier, one of .rn .rz .rm .rp");
     }
-    if !narrowing && w.rounding.is_some() && !(to as u8 == from as u8 && int_rounding) {
+    // A widening from .bf16 may be written with a rounding, which does nothing.
+    let idle = from == BF16 && to != BF16 && float_rounding;
+    if !narrowing && w.rounding.is_some() && !idle && !(to as u8 == from as u8 && int_rounding) {
         return no("a rounding modifier is not supported here");
     }
     let need = match (to, from) {
-        (BF16, F32) if matches!(w.rounding, Some(Rn | Rz)) && !w.sat && !w.ftz => sm(80, 7, 0),
-        (F32, BF16) if w.rounding.is_none() && !w.sat => sm(80, 7, 1),
+        (BF16, F32) => sm(80, 7, 0),
+        (F32, BF16) if !w.ftz => sm(80, 7, 1),
         (BF16, _) | (_, BF16) => sm(90, 7, 8),
         _ => ANY,
     };

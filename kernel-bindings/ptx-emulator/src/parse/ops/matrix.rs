@@ -100,6 +100,8 @@ fn fragment(elements: u32, ty: Type, kind: MmaKind) -> (usize, Type) {
     };
     let register = match ty {
         F32 | F64 | S32 => ty,
+        F16 => F16x2,
+        BF16 | TF32 => TF32,
         _ => B32,
     };
     ((elements * bits / 32 / register.bits()) as usize, register)
@@ -178,7 +180,7 @@ fn block_scale<'a>(
         (MmaKind::Mxf8f6f4, None | Some(1), UE8M0) => Some(1),
         (MmaKind::Mxf4, None | Some(2), UE8M0) => Some(2),
         (MmaKind::Mxf4nvf4, Some(2), UE8M0) => Some(2),
-        (MmaKind::Mxf4nvf4, Some(4), _) => Some(4),
+        (MmaKind::Mxf4nvf4, Some(4), E4M3) => Some(4),
         _ => None,
     };
     match found {

@@ -69,7 +69,7 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
         Verb::Pending => {
             inst.ty_of(f, &[B64])?;
             inst.exactly(f, 2)?;
-            Ok(Op::Mbarrier(Mbarrier::PendingCount { d: f.dst(inst, 0, U32)?, state: f.src(inst, 1, B64)? }))
+            Ok(Op::Mbarrier(Mbarrier::PendingCount { d: f.dst(inst, 0, U32)?, state: f.src(inst, 1, U64)? }))
         }
     }
 }
@@ -92,8 +92,8 @@ fn order<'a>(
     if scope == Some(Scope::Cluster) {
         inst.need(f, sm(90, 8, 0))?;
     }
-    if ordering == Some(Ordering::Relaxed) && scope.is_none() {
-        return Err(inst.syntax(f, ".relaxed needs a scope, .cta or .cluster"));
+    if ordering.is_some() != scope.is_some() {
+        return Err(inst.syntax(f, "an ordering and a scope, .cta or .cluster, stand together or not at all"));
     }
     Ok((ordering.unwrap_or(strong.1), scope.unwrap_or(Scope::Cta)))
 }
@@ -124,12 +124,11 @@ fn arrive<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>, drop: bool) -> Resu
     let at = usize::from(has_state);
     let counted = inst.args.len() > at + 1;
     inst.exactly(f, at + 1 + usize::from(counted || expect_tx || no_complete))?;
-    let state = if has_state { Some(f.dst_or_sink(inst, 0, B64)?) } else { None };
-    match (&state, space) {
-        (None, Space::SharedCluster) | (Some(_), _) => {}
-        (None, _) => return Err(inst.syntax(f, "expected a state operand: only .shared::cluster may leave it out")),
+    let state = if has_state { Some(f.dst_or_sink(inst, 0, U64)?) } else { None };
+    if state.is_none() {
+        return Err(inst.syntax(f, "operand 1: expected a register or `_` for the state"));
     }
-    if space == Space::SharedCluster && !matches!(state, None | Some(Dst::Sink)) {
+    if space == Space::SharedCluster && state != Some(Dst::Sink) {
         return Err(inst.syntax(f, "a barrier of another block returns no state: expected `_`"));
     }
     if matches!(state, Some(Dst::Sink)) {
@@ -143,8 +142,9 @@ fn arrive<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>, drop: bool) -> Resu
 
 fn transaction<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>, complete: bool) -> Result<Op, ParseError> {
     inst.need(f, sm(90, 8, 0))?;
-    inst.mods.take("relaxed");
-    inst.mods.take_of(&SCOPES);
+    if inst.mods.take("relaxed") != inst.mods.take_of(&SCOPES).is_some() {
+        return Err(inst.syntax(f, ".relaxed and a scope, .cta or .cluster, stand together or not at all"));
+    }
     let space = cluster_space(f, inst)?;
     inst.ty_of(f, &[B64])?;
     inst.exactly(f, 2)?;
@@ -165,7 +165,7 @@ fn wait<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>, may_suspend: bool) ->
     inst.between(f, 3, 3 + usize::from(may_suspend))?;
     let done = f.dst(inst, 0, Pred)?;
     let addr = f.addr(inst, 1, space)?;
-    let state_or_parity = f.src(inst, 2, if parity { U32 } else { B64 })?;
+    let state_or_parity = f.src(inst, 2, if parity { U32 } else { U64 })?;
     let hint = if inst.args.len() == 4 { Some(f.src(inst, 3, U32)?) } else { None };
     let wait = Mbarrier::Wait { done, addr, state_or_parity, parity, may_suspend, hint, ordering, scope, space };
     Ok(Op::Mbarrier(wait))

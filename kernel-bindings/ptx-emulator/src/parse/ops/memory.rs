@@ -36,7 +36,9 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
                 inst.need(f, sm(90, 7, 8))?;
             }
             inst.exactly(f, 2)?;
-            Ok(Op::Isspacep { space, d: f.dst(inst, 0, Pred)?, a: f.src(inst, 1, U64)? })
+            let d = f.dst(inst, 0, Pred)?;
+            let a = f.src(inst, 1, U64).or_else(|e| f.src(inst, 1, U32).map_err(|_| e))?;
+            Ok(Op::Isspacep { space, d, a })
         }
         "mapa" => {
             inst.need(f, sm(90, 7, 8))?;
@@ -107,23 +109,38 @@ struct Access {
     policy: bool,
 }
 
-/// Hints that change no value: cache operators, eviction priorities, prefetch sizes.
-fn take_hints<'a>(f: &Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<bool, ParseError> {
+/// Hints that change no value: eviction priorities, prefetch sizes, cache policies.
+struct Hints {
+    eviction: bool,
+    /// `.L2::evict_*`
+    l2_eviction: bool,
+    prefetch: bool,
+    policy: bool,
+}
+
+fn take_hints<'a>(f: &Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Hints, ParseError> {
     const L1: [&str; 5] =
         ["L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate"];
     const L2: [&str; 3] = ["L2::evict_normal", "L2::evict_first", "L2::evict_last"];
-    if L1.iter().any(|w| inst.mods.take(w)) {
+    let eviction = L1.iter().any(|w| inst.mods.take(w));
+    if eviction {
         inst.need(f, sm(70, 7, 4))?;
     }
-    if L2.iter().any(|w| inst.mods.take(w)) {
+    let l2_eviction = L2.iter().any(|w| inst.mods.take(w));
+    if l2_eviction {
         inst.need(f, sm(100, 8, 8))?;
     }
-    if inst.mods.take("L2::64B") || inst.mods.take("L2::128B") {
-        inst.need(f, sm(75, 7, 4))?;
-    } else if inst.mods.take("L2::256B") {
-        inst.need(f, sm(80, 7, 4))?;
+    let mut prefetch = false;
+    if inst.name == "ld" {
+        if inst.mods.take("L2::64B") || inst.mods.take("L2::128B") {
+            inst.need(f, sm(75, 7, 4))?;
+            prefetch = true;
+        } else if inst.mods.take("L2::256B") {
+            inst.need(f, sm(80, 7, 4))?;
+            prefetch = true;
+        }
     }
-    take_policy(f, inst)
+    Ok(Hints { eviction, l2_eviction, prefetch, policy: take_policy(f, inst)? })
 }
 
 /// `.L2::cache_hint`: true if a policy operand follows.
@@ -138,7 +155,7 @@ pub(super) fn take_policy<'a>(f: &Function<'_, 'a>, inst: &mut Inst<'a>) -> Resu
 /// Checks the cache policy, which is the last operand if there is one. Its value changes no result.
 pub(super) fn check_policy<'a>(f: &mut Function<'_, 'a>, inst: &Inst<'a>, policy: bool) -> Result<(), ParseError> {
     if policy {
-        f.src(inst, inst.args.len() - 1, B64)?;
+        f.src(inst, inst.args.len() - 1, U64)?;
     }
     Ok(())
 }
@@ -187,29 +204,34 @@ fn access<'a>(
     if cached && ordering != Ordering::Weak {
         return Err(inst.syntax(f, "a cache operator belongs to a weak access"));
     }
-    let policy = take_hints(f, inst)?;
-    if policy && !matches!(space, Space::Global | Space::Generic) {
-        return Err(inst.syntax(f, ".L2::cache_hint belongs to global or generic addresses"));
+    let hints = take_hints(f, inst)?;
+    if (hints.policy || hints.eviction || hints.prefetch) && !matches!(space, Space::Global | Space::Generic) {
+        return Err(inst.syntax(f, "cache hints belong to global or generic addresses"));
     }
     let vector = inst.mods.take_of(&[("v2", 2usize), ("v4", 4), ("v8", 8)]);
     let ty = inst.ty_of(f, &STORED)?;
     if ty == B128 {
         inst.need(f, sm(70, 8, 3))?;
     }
+    if mmio && vector.is_some() {
+        return Err(inst.syntax(f, ".mmio has no vector form"));
+    }
     let vector = vector.unwrap_or(1);
     let bytes = ty.bytes() as usize * vector;
     if bytes > 16 || vector == 8 {
         let long = bytes == 32 && matches!(ty.bytes(), 4 | 8);
         if !long {
-            let what = format!("a vector of {vector} x .{} is longer than 16 bytes", type_name(ty));
+            let what = format!("there is no vector of {vector} x .{}", type_name(ty));
             return Err(inst.syntax(f, &what));
         }
         if !matches!(space, Space::Global | Space::Generic) {
             return Err(inst.syntax(f, "a vector of 32 bytes needs a global address"));
         }
         inst.need(f, sm(100, 8, 8))?;
+    } else if hints.l2_eviction {
+        return Err(inst.syntax(f, "an L2 eviction priority belongs to a vector of 32 bytes"));
     }
-    Ok(Access { space, ordering, scope, vector, ty, policy })
+    Ok(Access { space, ordering, scope, vector, ty, policy: hints.policy })
 }
 
 fn ld<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseError> {
@@ -293,8 +315,8 @@ fn createpolicy<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op,
     if form == 2 {
         inst.must_word(f, "L2")?;
         inst.exactly(f, 2)?;
-        f.src(inst, 1, B64)?;
-        return Ok(Op::CreatePolicy { d: f.dst(inst, 0, B64)? });
+        f.src(inst, 1, U64)?;
+        return Ok(Op::CreatePolicy { d: f.dst(inst, 0, U64)? });
     }
     let priorities =
         [("L2::evict_last", ()), ("L2::evict_normal", ()), ("L2::evict_first", ()), ("L2::evict_unchanged", ())];
@@ -312,7 +334,7 @@ fn createpolicy<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op,
         f.src(inst, 2, U32)?;
         f.src(inst, 3, U32)?;
     }
-    Ok(Op::CreatePolicy { d: f.dst(inst, 0, B64)? })
+    Ok(Op::CreatePolicy { d: f.dst(inst, 0, U64)? })
 }
 
 /// Instructions that speak to caches alone.
@@ -326,8 +348,8 @@ fn hint<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseEr
             let evict = [("L2::evict_last", true), ("L2::evict_normal", true), ("L1", false), ("L2", false)];
             if inst.must(f, &evict)? {
                 inst.need(f, sm(80, 7, 4))?;
-                if space != Space::Global {
-                    return Err(inst.syntax(f, "an eviction priority needs .global"));
+                if space == Space::Local {
+                    return Err(inst.syntax(f, "an eviction priority belongs to global or generic addresses"));
                 }
             }
             inst.exactly(f, 1)?;

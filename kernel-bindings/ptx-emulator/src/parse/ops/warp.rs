@@ -1,6 +1,6 @@
 //! Exchanges between the lanes of a warp.
 
-use crate::ir::{Op, Redux, ShflMode, Type::*, VoteMode};
+use crate::ir::{Dst, Op, Redux, ShflMode, Type::*, VoteMode};
 use crate::parse::cursor::RawKind;
 use crate::parse::error::ParseError;
 use crate::parse::function::Function;
@@ -26,6 +26,9 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
             inst.ty_of(f, &[B32])?;
             inst.exactly(f, 5)?;
             let (d, p) = f.dst_pair(inst, 0, B32)?;
+            if d == Dst::Sink {
+                return Err(inst.syntax(f, "operand 1: `_` is not allowed here"));
+            }
             let (a, b, c) = (f.src(inst, 1, B32)?, f.src(inst, 2, U32)?, f.src(inst, 3, U32)?);
             Ok(Op::Shfl { mode, d, p, a, b, c, mask: f.src(inst, 4, B32)? })
         }
@@ -43,8 +46,9 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
             let all = inst.must(f, &[("all", true), ("any", false)])?;
             let ty = inst.ty_of(f, &[B32, B64])?;
             inst.exactly(f, 3)?;
-            let (d, p) = if all { f.dst_pair(inst, 0, B32)? } else { (f.dst(inst, 0, B32)?, None) };
-            Ok(Op::Match { all, ty, d, p, a: f.src(inst, 1, ty)?, mask: f.src(inst, 2, B32)? })
+            let (d, p) = if all { f.dst_pair(inst, 0, U32)? } else { (f.dst(inst, 0, U32)?, None) };
+            let a = f.src(inst, 1, if ty == B32 { U32 } else { U64 })?;
+            Ok(Op::Match { all, ty, d, p, a, mask: f.src(inst, 2, B32)? })
         }
         "redux" => {
             sync(f, inst)?;
@@ -65,7 +69,7 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
             let ty = inst.ty_of(f, if arithmetic { &[U32, S32] } else { &[B32] })?;
             inst.need(f, sm(80, 7, 0))?;
             inst.exactly(f, 3)?;
-            Ok(Op::Redux { op, ty, d: f.dst(inst, 0, ty)?, a: f.src(inst, 1, ty)?, mask: f.src(inst, 2, B32)? })
+            Ok(Op::Redux { op, ty, d: f.dst(inst, 0, U32)?, a: f.src(inst, 1, U32)?, mask: f.src(inst, 2, B32)? })
         }
         "elect" => {
             sync(f, inst)?;
@@ -74,7 +78,7 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
             let RawKind::Pair(pair) = inst.args[0].kind.clone() else {
                 return Err(inst.syntax(f, "operand 1: expected `d|p`"));
             };
-            let d = f.scalar_dst(inst, &pair.0, B32, same_width)?;
+            let d = f.scalar_dst(inst, &pair.0, U32, same_width)?;
             let p = f.scalar_dst(inst, &pair.1, Pred, same_width)?;
             Ok(Op::Elect { d, p, mask: f.src(inst, 1, B32)? })
         }
