@@ -2,6 +2,7 @@
 
 use kernel_bindings::host::HostOps;
 use reference::cases::{self, Size};
+use reference::golden::GoldenDir;
 use reference::ops::Ops;
 use reference::problem::Fill;
 use reference::suite;
@@ -16,6 +17,14 @@ fn every_case_up_to_full_size() {
         }
     }
     assert!(failures.is_empty(), "{} cases fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_golden_case() {
+    for case in cases::golden::cases(&GoldenDir::shipped().unwrap()).unwrap() {
+        let report = suite::run_case(&HostOps, &case, 0, Fill::Poison);
+        assert!(report.passes(), "{report}");
+    }
 }
 
 #[test]

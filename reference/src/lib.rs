@@ -1,4 +1,9 @@
-//! What each operation means.
+//! What each operation means, and whether an implementation does it.
+//!
+//! [`ops`] is the contract: the trait, the operands, the edges in words; [`check`] what every implementation refuses.
+//! [`formats`] and [`layout`] are the numbers and bytes, [`plain`] the operations on them with f64 sums. [`cases`] holds
+//! hostile data, [`golden`] values from outside, [`suite`] runs either on any implementation, [`compare`] judges within
+//! [`tolerance`]. [`recall`] measures what a quantised index loses. Nothing here is shared with what it judges.
 #![forbid(unsafe_code)]
 
 pub mod cases;

@@ -60,8 +60,11 @@ impl Index {
     }
 }
 
+/// A change to a valid record, and the message that it must give.
+type Change<'a, T> = (fn(&mut T), &'a str);
+
 /// Applies each change to a valid record and compares the message.
-fn expect<T: Clone>(valid: &T, check: impl Fn(&T) -> Result<(), OpsError>, table: &[(fn(&mut T), &str)]) {
+fn expect<T: Clone>(valid: &T, check: impl Fn(&T) -> Result<(), OpsError>, table: &[Change<'_, T>]) {
     check(valid).expect("the record is valid before the change");
     for (change, message) in table {
         let mut changed = valid.clone();

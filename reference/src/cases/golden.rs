@@ -446,20 +446,20 @@ impl Activations<'_> {
             .map(|&t| (t.saturating_sub(reach)..=t).map(|position| slot(&pages, position)).collect())
             .collect();
         let window = list(cache, pages, "window_slots", &lines);
-        let compressed = if self.ratio == 0 {
-            None
-        } else {
-            let count = self.tokens / self.ratio;
-            // 256 tokens to a page, as a server would have it
-            let (cache, pages) = self.cache("comp", count, (256 / self.ratio) as u32)?;
-            let picks = if self.ratio == 4 { Some(self.picks()?) } else { None };
-            let visible = |t: usize| (t + 1) / self.ratio;
-            let line = |&t: &usize| match &picks {
-                None => (0..visible(t)).map(|j| slot(&pages, j)).collect(),
-                Some(picks) => picks[t].iter().filter(|&&j| j >= 0).map(|&j| slot(&pages, j as usize)).collect(),
-            };
-            let lines: Vec<Vec<i32>> = self.probes.iter().map(line).collect();
-            Some(list(cache, pages, "topk_slots", &lines))
+        let compressed = match self.tokens.checked_div(self.ratio) {
+            None => None,
+            Some(count) => {
+                // 256 tokens to a page, as a server would have it
+                let (cache, pages) = self.cache("comp", count, (256 / self.ratio) as u32)?;
+                let picks = if self.ratio == 4 { Some(self.picks()?) } else { None };
+                let visible = |t: usize| (t + 1) / self.ratio;
+                let line = |&t: &usize| match &picks {
+                    None => (0..visible(t)).map(|j| slot(&pages, j)).collect(),
+                    Some(picks) => picks[t].iter().filter(|&&j| j >= 0).map(|&j| slot(&pages, j as usize)).collect(),
+                };
+                let lines: Vec<Vec<i32>> = self.probes.iter().map(line).collect();
+                Some(list(cache, pages, "topk_slots", &lines))
+            }
         };
         let in_format = |list: ListProblem| if format == KvFormat::Bf16 { as_bf16(&list) } else { list };
         let shape = [self.probes.len(), sink.len(), D_KV];

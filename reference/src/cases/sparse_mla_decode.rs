@@ -207,9 +207,9 @@ impl Shape {
         directions: &mut [Option<Vec<f32>>],
     ) -> ListProblem {
         let (t, width) = (self.t as usize, list.width as usize);
-        // Four rows for three that are wanted by some token, and at least one page.
+        // Four rows for three that are wanted by some token, over at least three pages.
         let wanted = (t * width).clamp(1, 4096) * 4 / 3 + 1;
-        let used_pages = wanted.div_ceil(list.page_size as usize) as u32;
+        let used_pages = (wanted.div_ceil(list.page_size as usize) as u32).max(3);
         let mut pages = Pages::kv(self.format, list.first_page + used_pages, list.page_size);
         pages.page_stride_bytes += list.page_pad;
         let first_slot = list.first_page * list.page_size;
