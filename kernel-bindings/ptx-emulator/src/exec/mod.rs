@@ -1,1 +1,38 @@
-//! exec.
+//! Execution of decoded entries.
+//!
+//! * [`lower`] turns the checked form into [`program`]: slots for operands, lane functions ([`alu`], [`scalar`]) for
+//!   arithmetic, addresses for variables.
+//! * [`launch`] is what the blocks of a launch share, [`block`] one thread block with its schedule, [`warp`] one warp.
+//! * [`run`] is the interpreter; [`complex`] and the modules named after instruction families hold what is not plain
+//!   register arithmetic.
+//! * [`poison`] follows bits that nothing wrote.
+
+mod access;
+mod alu;
+mod async_copy;
+mod atomic;
+mod barrier;
+mod block;
+mod complex;
+mod count;
+mod exchange;
+mod lanes;
+mod launch;
+mod load_store;
+mod lower;
+mod matrix;
+mod mbarrier;
+mod poison;
+mod program;
+mod rng;
+mod run;
+mod scalar;
+mod special;
+mod visit;
+mod warp;
+
+pub(crate) use block::{Block, Turn};
+pub(crate) use launch::{Findings, Launch, Written};
+pub(crate) use lower::{ModuleLayout, lower};
+pub(crate) use program::Program;
+pub(crate) use rng::Rng;

@@ -1,0 +1,534 @@
+//! The decoded form of an entry: what the interpreter runs.
+//!
+//! One [`Ins`] per instruction of the checked form, at the same index, so branch targets, post-dominators and lines need
+//! no translation. Operands are slots of the warp's register files or of the program's constant pool: immediates,
+//! variable addresses and launch constants are lane values like any other, and no operand needs decoding at run time.
+
+use super::lanes::{L32, L64};
+use crate::counters::Class;
+use crate::ir::{
+    Atomic, BarRed, BoolOp, BulkDirection, Fence, Ordering, Redux, Scope, ShflMode, Special, Type, VoteMode,
+};
+use crate::tensor::MmaPlan;
+use crate::tensor::matrix::MatrixMap;
+
+/// Index into a register file; with [`CONST`] set, into the constant pool of the same width.
+pub(crate) type Slot = u32;
+/// Marks a slot of the constant pool; also marks a negated predicate source.
+pub(crate) const CONST: u32 = 1 << 31;
+/// Negation of a predicate source.
+pub(crate) const NEGATE: u32 = 1 << 31;
+/// A destination that nobody reads, an operand that is not there.
+pub(crate) const NONE: u32 = u32::MAX;
+/// Predicate slot that is always true.
+pub(crate) const ALWAYS: u32 = 0;
+
+/// How poison of the sources reaches the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Any poisoned bit of any source poisons the whole result.
+    All,
+    /// The instruction moves bits of the sources in this mask; the other sources steer, and poison there poisons all.
+    Bits(u8),
+    /// Bitwise logic: a result bit is poisoned if it depends on poisoned bits.
+    Logic,
+}
+
+/// A slot with its register file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Any {
+    /// 32-bit file (also narrower types, zero-extended).
+    W(Slot),
+    /// 64-bit file.
+    X(Slot),
+    /// Predicate source, possibly negated.
+    P(u32),
+    /// Nothing.
+    None,
+}
+
+/// Memory a decoded access goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Space {
+    Generic,
+    Global,
+    Shared,
+    Local,
+    Const,
+    Param,
+}
+
+/// Base register of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Base {
+    W(Slot),
+    X(Slot),
+    Absolute,
+}
+
+/// `[base + offset]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Addr {
+    pub(crate) base: Base,
+    pub(crate) offset: i64,
+}
+
+/// How a narrow value fills its register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extend {
+    Zero,
+    /// Sign-extended from 8, 16 or 32 bits to the register's width (16, 32 or 64 bits).
+    Sign {
+        from: u8,
+        to: u8,
+    },
+}
+
+/// A run of [`Program::lists`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct List {
+    pub(crate) start: u32,
+    pub(crate) len: u32,
+}
+
+/// Load or store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Access {
+    pub(crate) space: Space,
+    /// Bytes of one element: 1, 2, 4, 8 or 16.
+    pub(crate) bytes: u8,
+    /// Elements.
+    pub(crate) count: u8,
+    pub(crate) extend: Extend,
+    pub(crate) regs: List,
+    pub(crate) addr: Addr,
+    pub(crate) ordering: Ordering,
+    pub(crate) scope: Scope,
+    /// `ld.global.nc`
+    pub(crate) nc: bool,
+}
+
+/// Atomic.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AtomicOp {
+    pub(crate) op: Atomic,
+    pub(crate) space: Space,
+    pub(crate) ty: Type,
+    pub(crate) count: u8,
+    /// Old values, or empty for `red`.
+    pub(crate) d: List,
+    pub(crate) addr: Addr,
+    pub(crate) b: List,
+    pub(crate) c: Any,
+    pub(crate) ordering: Ordering,
+    pub(crate) scope: Scope,
+}
+
+/// `mma.sync`.
+#[derive(Debug, Clone)]
+pub(crate) struct MmaOp {
+    pub(crate) plan: MmaPlan,
+    pub(crate) d: Vec<Slot>,
+    pub(crate) a: Vec<Slot>,
+    pub(crate) b: Vec<Slot>,
+    pub(crate) c: Vec<Slot>,
+    /// data, byte selector, thread selector of A and of B.
+    pub(crate) scales: Option<[[Slot; 3]; 2]>,
+}
+
+/// `ldmatrix`, `stmatrix`.
+#[derive(Debug, Clone)]
+pub(crate) struct MatrixOp {
+    pub(crate) store: bool,
+    pub(crate) map: MatrixMap,
+    pub(crate) regs: Vec<Slot>,
+    pub(crate) addr: Addr,
+    pub(crate) space: Space,
+}
+
+/// `cp.async`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CpAsync {
+    pub(crate) dst: Addr,
+    pub(crate) src: Addr,
+    pub(crate) size: u32,
+    pub(crate) src_size: Slot,
+    pub(crate) ignore: u32,
+}
+
+/// `cp.async.bulk`, `cp.reduce.async.bulk`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BulkOp {
+    pub(crate) direction: BulkDirection,
+    pub(crate) dst: Addr,
+    pub(crate) src: Addr,
+    pub(crate) size: Slot,
+    pub(crate) mbar: Option<Addr>,
+    pub(crate) reduce: Option<(Atomic, Type)>,
+}
+
+/// mbarrier instructions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum MbarOp {
+    Init { count: Slot },
+    Inval,
+    Arrive { state: Slot, count: Slot, expect_tx: bool, no_complete: bool, drop: bool, ordering: Ordering },
+    Tx { bytes: Slot, complete: bool },
+    Wait { done: u32, state: Any, parity: bool, ordering: Ordering },
+    CpAsyncArrive { noinc: bool },
+}
+
+/// What a decoded instruction does. `W` operands live in the 32-bit file, `X` operands in the 64-bit file, `P` are
+/// predicates; the arithmetic itself is a function over all lanes.
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    W1 {
+        f: fn(&L32) -> L32,
+        d: Slot,
+        a: Slot,
+    },
+    W2 {
+        f: fn(&L32, &L32) -> L32,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    W3 {
+        f: fn(&L32, &L32, &L32) -> L32,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    X1 {
+        f: fn(&L64) -> L64,
+        d: Slot,
+        a: Slot,
+    },
+    X2 {
+        f: fn(&L64, &L64) -> L64,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    X3 {
+        f: fn(&L64, &L64, &L64) -> L64,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    /// 64-bit shift.
+    Xxw {
+        f: fn(&L64, &L32) -> L64,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    Xw {
+        f: fn(&L32) -> L64,
+        d: Slot,
+        a: Slot,
+    },
+    Xww {
+        f: fn(&L32, &L32) -> L64,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    Xwwx {
+        f: fn(&L32, &L32, &L64) -> L64,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    Wx {
+        f: fn(&L64) -> L32,
+        d: Slot,
+        a: Slot,
+    },
+    /// `lop3` without predicate.
+    Lop3 {
+        lut: u8,
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    /// `p = (a f b) combine c`, `q = !(a f b) combine c`.
+    TestW {
+        f: fn(&L32, &L32) -> u32,
+        p: u32,
+        q: u32,
+        a: Slot,
+        b: Slot,
+        combine: Option<(BoolOp, u32)>,
+    },
+    TestX {
+        f: fn(&L64, &L64) -> u32,
+        p: u32,
+        q: u32,
+        a: Slot,
+        b: Slot,
+        combine: Option<(BoolOp, u32)>,
+    },
+    /// The same for types without a lane function; `g` is the comparison of the upper halves, which then sets `q`.
+    TestScalar {
+        f: Box<super::scalar::Scalar>,
+        g: Option<Box<super::scalar::Scalar>>,
+        p: u32,
+        q: u32,
+        args: [Any; 2],
+        combine: Option<(BoolOp, u32)>,
+    },
+    SelW {
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        p: u32,
+    },
+    SelX {
+        d: Slot,
+        a: Slot,
+        b: Slot,
+        p: u32,
+    },
+    /// `d = a op b` on predicates.
+    Pred {
+        op: BoolOp,
+        d: u32,
+        a: u32,
+        b: u32,
+    },
+    /// Anything rare: one lane at a time; the result is cut to `bits`.
+    Scalar {
+        f: Box<super::scalar::Scalar>,
+        bits: u32,
+        d: Any,
+        args: [Any; 4],
+    },
+    /// `d = sources side by side`, lowest first.
+    Pack {
+        bits: u32,
+        d: Any,
+        sources: List,
+    },
+    Unpack {
+        bits: u32,
+        a: Any,
+        destinations: List,
+    },
+    /// 128-bit move.
+    Mov128 {
+        d: Slot,
+        a: Slot,
+    },
+    /// Add with carry; `d = a + b (+ carry)` or the difference.
+    Carry {
+        subtract: bool,
+        carry_in: bool,
+        carry_out: bool,
+        d: Any,
+        a: Any,
+        b: Any,
+    },
+    MadCarry {
+        hi: bool,
+        signed: bool,
+        carry_in: bool,
+        carry_out: bool,
+        d: Any,
+        a: Any,
+        b: Any,
+        c: Any,
+    },
+    /// `lop3` with a predicate result.
+    Lop3P {
+        lut: u8,
+        d: Slot,
+        p: u32,
+        op: BoolOp,
+        q: u32,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    ReadSpecial {
+        special: Special,
+        d: Any,
+    },
+    Ld(Access),
+    St(Access),
+    Atom(Box<AtomicOp>),
+    /// `isspacep`: the address lies in the window of that space.
+    IsSpace {
+        space: Space,
+        p: u32,
+        a: Any,
+    },
+    /// `mapa` in a cluster of one block: the address itself; the rank must be 0.
+    Mapa {
+        d: Any,
+        a: Any,
+        rank: Slot,
+    },
+    Bra {
+        target: u32,
+    },
+    BrxIdx {
+        index: Slot,
+        table: u32,
+    },
+    Exit,
+    Trap,
+    Nop,
+    /// A hint that gives way to other warps.
+    Yield,
+    BarSync {
+        id: Slot,
+        threads: Slot,
+        aligned: bool,
+    },
+    BarArrive {
+        id: Slot,
+        threads: Slot,
+        aligned: bool,
+    },
+    BarRed {
+        id: Slot,
+        threads: Slot,
+        aligned: bool,
+        op: BarRed,
+        d: Any,
+        p: u32,
+    },
+    WarpSync {
+        mask: Slot,
+    },
+    ClusterArrive,
+    ClusterWait,
+    Fence(Fence),
+    Shfl {
+        mode: ShflMode,
+        d: Slot,
+        p: u32,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+        mask: Slot,
+    },
+    Vote {
+        mode: VoteMode,
+        d: Any,
+        p: u32,
+        mask: Slot,
+    },
+    Match {
+        all: bool,
+        d: Slot,
+        p: u32,
+        a: Any,
+        mask: Slot,
+    },
+    Redux {
+        op: Redux,
+        ty: Type,
+        d: Slot,
+        a: Slot,
+        mask: Slot,
+    },
+    ActiveMask {
+        d: Slot,
+    },
+    Elect {
+        d: Slot,
+        p: u32,
+        mask: Slot,
+    },
+    Mma(Box<MmaOp>),
+    Matrix(Box<MatrixOp>),
+    Movmatrix {
+        d: Slot,
+        a: Slot,
+    },
+    CpAsync(Box<CpAsync>),
+    CpAsyncCommit,
+    /// `NONE` = all
+    CpAsyncWait {
+        groups: u32,
+    },
+    Mbar {
+        op: MbarOp,
+        addr: Addr,
+        space: Space,
+    },
+    PendingCount {
+        d: Slot,
+        state: Slot,
+    },
+    Bulk(Box<BulkOp>),
+    BulkCommit,
+    BulkWait {
+        groups: u32,
+        read: bool,
+    },
+    GridDepControl,
+    SetMaxNReg {
+        increase: bool,
+        registers: u32,
+    },
+}
+
+/// One decoded instruction.
+#[derive(Debug, Clone)]
+pub(crate) struct Ins {
+    /// Guard: predicate slot with [`NEGATE`], [`ALWAYS`] when there is none.
+    pub(crate) guard: u32,
+    pub(crate) rule: Rule,
+    pub(crate) class: Class,
+    pub(crate) op: Op,
+}
+
+/// A decoded entry.
+pub(crate) struct Program {
+    pub(crate) code: Vec<Ins>,
+    /// Immediate post-dominators; `code.len()` is the exit.
+    pub(crate) ipdom: Vec<u32>,
+    pub(crate) branch_targets: Vec<Vec<u32>>,
+    /// Register file sizes.
+    pub(crate) num32: usize,
+    pub(crate) num64: usize,
+    pub(crate) num_pred: usize,
+    /// Constant pools.
+    pub(crate) const32: Vec<L32>,
+    pub(crate) const64: Vec<L64>,
+    /// Operand lists of vector instructions.
+    pub(crate) lists: Vec<Any>,
+    /// Special registers that are set once per warp: slot in the 32-bit file and which.
+    pub(crate) specials: Vec<(Slot, Special)>,
+    pub(crate) specials64: Vec<(Slot, Special)>,
+    /// Static shared bytes; dynamic shared memory starts there, aligned.
+    pub(crate) shared_static: u32,
+    /// Offset where dynamic shared memory starts.
+    pub(crate) shared_dynamic_at: u32,
+    /// Bytes of local memory per thread.
+    pub(crate) local_bytes: u32,
+    /// Constant bank.
+    pub(crate) constants: Vec<u8>,
+}
+
+impl Program {
+    /// Shape and element types of a matrix instruction, e.g. `m16n8k16.f32.bf16.bf16.f32`.
+    pub(crate) fn matrix_name(&self, pc: usize) -> Option<(String, crate::ir::Shape)> {
+        let Op::Mma(op) = &self.code[pc].op else { return None };
+        let desc = op.plan.desc();
+        let shape = desc.shape;
+        let types = [desc.d, desc.a, desc.b, desc.c].map(|ty| format!("{ty:?}").to_lowercase()).join(".");
+        let kind = match desc.kind {
+            crate::ir::MmaKind::Plain => String::new(),
+            kind => format!(".{}", format!("{kind:?}").to_lowercase()),
+        };
+        Some((format!("m{}n{}k{}{kind}.{types}", shape.m, shape.n, shape.k), shape))
+    }
+}
