@@ -184,9 +184,7 @@ impl BlockCheck {
             }
             let object = objects.entry(addr).or_default();
             if store {
-                object.overwrite(by)
-            } else {
-                object.extend(by)
+                object.overwrite(by);
             }
             published.iter().for_each(|(at, core)| object.release(by, *at, core));
         });

@@ -231,7 +231,9 @@ impl<'a> Op<'a> {
         if !self.dominates(e) {
             return false;
         }
-        if self.know.main.covers_all(self.who.block, e) {
+        // A copy's end passes on nothing of its issuer, so only its write, which ends what was there, stands for others.
+        let stands = self.event.how.write() || self.event.slot < self.who.warps;
+        if stands && self.know.main.covers_all(self.who.block, e) {
             self.superseded = rec.event;
             return true;
         }
@@ -239,6 +241,9 @@ impl<'a> Op<'a> {
         let same_slot = e.block == self.event.block && e.slot == self.event.slot && e.slot < families;
         if same_slot && e.epoch <= self.event.epoch && rec.mask & !self.record(lanes).mask == 0 {
             return true;
+        }
+        if !stands {
+            return false;
         }
         let missing = self.know.main.missing(self.who.block, e, rec.mask);
         missing == 0 || self.know.main.owns(&self.who, e) && missing & !lanes == 0 && lanes.is_power_of_two()

@@ -13,8 +13,8 @@ pub(super) struct Object {
     block: BTreeMap<u32, Arc<Core>>,
     cluster: BTreeMap<u32, Core>,
     wide: Option<Core>,
-    /// Thread that wrote last by a plain strong store, with what it released here: its own later stores keep it.
-    last: Option<(u32, u32)>,
+    /// The thread that made all of these releases, if it was one.
+    sole: Option<(u32, u32)>,
 }
 
 /// Who takes part: block, its cluster, thread in the block.
@@ -26,23 +26,18 @@ pub(super) struct Party {
 }
 
 impl Object {
-    /// A plain store: what others released here is no longer observed. The storing thread's own earlier releases are
-    /// (a release, then strong writes by the same thread).
+    /// A plain store ends what others released here; the storing thread's own releases stay in force (a release, then
+    /// strong writes of the same thread). A read-modify-write ends nothing.
     pub(super) fn overwrite(&mut self, by: Party) {
-        if self.last != Some((by.block, by.thread)) {
-            *self = Object { last: Some((by.block, by.thread)), ..Object::default() };
-        }
-    }
-
-    /// A read-modify-write by another thread extends the chain.
-    pub(super) fn extend(&mut self, by: Party) {
-        if self.last.is_some_and(|last| last != (by.block, by.thread)) {
-            self.last = None;
+        if self.sole != Some((by.block, by.thread)) {
+            *self = Object::default();
         }
     }
 
     /// Adds knowledge published at one level; a release of a scope is one call for each level up to the scope's.
     pub(super) fn release(&mut self, by: Party, level: usize, published: &Arc<Core>) {
+        let thread = (by.block, by.thread);
+        self.sole = (self.is_empty() || self.sole == Some(thread)).then_some(thread);
         match level {
             0 => {
                 let here = self.block.entry(by.block).or_insert_with(|| published.clone());
