@@ -212,11 +212,8 @@ impl<'a> Op<'a> {
                 theirs.is_strong()
                     && (write || !theirs.write())
                     && mine.is_async() == theirs.is_async()
-                    && if e.block == self.event.block {
-                        mine.level() <= theirs.level()
-                    } else {
-                        mine.level() == 2 && theirs.level() == 2
-                    }
+                    && e.block == self.event.block
+                    && mine.level() <= theirs.level()
             }
         }
     }
@@ -239,7 +236,7 @@ impl<'a> Op<'a> {
         }
         let families = FAMILIES as u32 * self.who.warps;
         let same_slot = e.block == self.event.block && e.slot == self.event.slot && e.slot < families;
-        if same_slot && e.epoch <= self.event.epoch && rec.mask & !self.record(lanes).mask == 0 {
+        if same_slot && rec.mask & !self.record(lanes).mask == 0 {
             return true;
         }
         if !stands {

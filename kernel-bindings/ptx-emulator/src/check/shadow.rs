@@ -128,18 +128,17 @@ impl Shadow {
             self.collect();
         }
         let e = &op.event;
-        let in_flight = e.epoch == super::event::IN_FLIGHT;
         let mix =
             (e.place ^ e.slot.wrapping_mul(0x9e37_79b9) ^ e.block.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0xc2b2_ae35);
         let recent = &mut self.recent[(mix >> 24) as usize % RECENT];
-        // A copy in flight has an event of its own: its epoch will be written.
-        let id = if !in_flight && *recent != NONE && self.tables.events[*recent as usize] == *e {
+        let id = if *recent != NONE && self.tables.events[*recent as usize] == *e {
             *recent
         } else {
             self.tables.events.push(*e);
             self.tables.events.len() as u32 - 1
         };
-        if !in_flight {
+        // A copy in flight keeps an event to itself: its epoch will be written.
+        if e.epoch != super::event::IN_FLIGHT {
             *recent = id;
         }
         op.enter(id);

@@ -97,6 +97,19 @@ fn the_last_block_reads_all_partials() {
 }
 
 #[test]
+fn a_fence_of_the_block_releases_to_the_block_only() {
+    for (fence, ordered) in [(Scope::Cta, false), (Scope::Cluster, false), (Scope::Gpu, true)] {
+        let mut play = Play::new(2, 1);
+        play.write_global(0, (0, 0), G);
+        play.blocks[0].fence(0, 1, Fence::AcqRel(fence));
+        play.strong(0, (0, 0), FLAG, Write, Ordering::Relaxed, Scope::Gpu);
+        play.strong(1, (0, 0), FLAG, Read, Ordering::Acquire, Scope::Gpu);
+        play.read_global(1, (0, 0), G);
+        play.verdict(usize::from(!ordered), GlobalRace);
+    }
+}
+
+#[test]
 fn release_and_acquire_on_the_counter_itself() {
     for (ordering, ordered) in
         [(Ordering::AcqRel, true), (Ordering::Release, false), (Ordering::Acquire, false), (Ordering::Relaxed, false)]
@@ -249,4 +262,35 @@ fn wide_rows_over_the_seams_of_the_shadow() {
     play.read_global(0, (1, 0), base - 4);
     play.read_global(0, (1, 0), base + (1 << 17));
     play.clean();
+}
+
+#[test]
+fn parts_of_global_memory_do_not_share_event_numbers() {
+    // Two addresses in different parts; each part's first event is a write, of the same block and of another.
+    let (near, far) = (G, G + (1 << 16));
+    for kind in [Read, Write] {
+        let mut play = Play::new(2, 2);
+        play.write_global(0, (0, 0), near);
+        play.write_global(1, (0, 0), far);
+        play.bar(0, &[0, 1]);
+        let mut addr = [near; 32];
+        addr[1] = far;
+        play.access(0, (1, 0b11), MemSpace::Global, &addr, 4, kind, Ordering::Weak, Scope::Gpu);
+        play.only(GlobalRace);
+        assert_eq!((play.conflicts[0].lane, play.conflicts[0].addr), (1, far));
+    }
+    // The same with reads that are to be remembered: one superseded, one not.
+    let mut play = Play::new(2, 2);
+    play.read_global(0, (0, 0), near);
+    play.read_global(1, (0, 0), far);
+    play.bar(0, &[0, 1]);
+    let mut addr = [near; 32];
+    addr[1] = far;
+    play.access(0, (1, 0b11), MemSpace::Global, &addr, 4, Read, Ordering::Weak, Scope::Gpu);
+    play.bar(0, &[0, 1]);
+    play.write_global(0, (0, 0), near);
+    play.clean();
+    play.write_global(0, (0, 0), far);
+    play.only(GlobalRace);
+    assert_eq!(play.conflicts[0].other.block, 1);
 }

@@ -203,6 +203,26 @@ fn an_asynchronous_arrival_publishes_the_copies_only() {
     play.only(SharedRace);
 }
 
+#[test]
+fn a_copys_read_does_not_stand_for_its_issuers_read() {
+    // Lane 0 reads a word, then copies it; whoever saw the copy arrive knows nothing of the first read.
+    for first in [false, true] {
+        let mut play = Play::block(2);
+        play.init((0, 0), 2048);
+        play.bar(0, &[0, 1]);
+        if first {
+            play.read_global(0, (0, 0), G);
+        }
+        play.cp_async((0, 1), 0, G);
+        let id = play.blocks[0].cp_async_mbarrier_arrive(0, 0, 2048, 90, &mut play.conflicts);
+        play.blocks[0].cp_async_arrived(id);
+        play.complete(2048);
+        play.observe((1, 1), 2048);
+        play.write_global(0, (1, 0), G);
+        play.verdict(usize::from(first), GlobalRace);
+    }
+}
+
 /// Ring of two bulk-loaded stages: producer lane 0 of warp 0, consumer warps 1 and 2; full at 2048, empty at 2064.
 fn bulk_ring(has: &dyn Fn(usize) -> bool) -> Play {
     let mut play = Play::block(3);
@@ -335,6 +355,15 @@ fn mbarrier_init_is_fenced_for_the_copies() {
     play.blocks[0].warp_sync(0, ALL);
     play.load((0, 0), 0, G, 64, 2048);
     play.only(MissingProxyFence);
+    // Neither does the fence after an earlier init of the same object.
+    let mut play = Play::block(1);
+    play.init((0, 0), 2048);
+    play.blocks[0].fence(0, 1, Fence::MbarrierInit);
+    play.load((0, 0), 0, G, 64, 2048);
+    play.clean();
+    play.init((0, 0), 2048);
+    play.load((0, 0), 64, G, 64, 2048);
+    play.only(MissingProxyFence);
 }
 
 /// All warps write a tile, one lane stores it away in bulk, all write the next tile.
@@ -392,6 +421,18 @@ fn the_proxy_fence_covers_its_own_lanes_writes_only() {
     play.store((0, 0), G + 16, 4, 4, false);
     play.only(MissingProxyFence);
     assert_eq!(play.conflicts[0].other.lane, 1);
+}
+
+#[test]
+fn what_follows_the_proxy_fence_is_not_covered_by_it() {
+    let mut play = Play::block(1);
+    play.write((0, 1), 0);
+    play.blocks[0].fence(0, 1, Fence::ProxyAsync(Space::Generic));
+    play.write((0, 1), 4);
+    play.store((0, 0), G, 0, 4, false);
+    play.clean();
+    play.store((0, 0), G + 16, 4, 4, false);
+    play.only(MissingProxyFence);
 }
 
 #[test]

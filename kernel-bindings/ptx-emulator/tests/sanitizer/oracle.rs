@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Threads of a block: a full warp and one of three lanes.
 const THREADS: u32 = 35;
-/// Addresses used for strong accesses (and now and then for weak ones), at two scopes.
+/// Addresses used for strong accesses, and now and then for weak ones.
 const FLAGS: [u64; 2] = [256, 272];
 /// Mbarriers in shared memory.
 const MBARRIERS: [u32; 2] = [512, 520];
@@ -34,6 +34,7 @@ enum Step {
         flag: usize,
         kind: AccessKind,
         ordering: Ordering,
+        scope: Scope,
     },
     WarpSync {
         warp: u32,
@@ -126,16 +127,78 @@ struct Line {
     step: Step,
 }
 
-fn lanes() -> impl Strategy<Value = u32> {
-    prop_oneof![Just(1u32), Just(2), Just(4), Just(3), Just(7), Just(0x8000_0001), Just(ALL), Just(ALL)]
+/// How often the kinds of steps come, and how many places there are.
+#[derive(Debug, Clone, Copy)]
+struct Mix {
+    blocks: u32,
+    /// Few lanes and few addresses meet more often.
+    narrow: bool,
+    access: u32,
+    flag: u32,
+    sync: u32,
+    fence: u32,
+    proxy_fence: u32,
+    mbarrier: u32,
+    cp_async: u32,
+    bulk: u32,
 }
 
-fn warp_mask() -> impl Strategy<Value = (u32, u32)> {
-    (0..2u32, lanes()).prop_map(|(warp, mask)| (warp, if warp == 1 { (mask & 7).max(1) } else { mask }))
+/// A bit of everything.
+const ALL_SORTS: Mix = Mix {
+    blocks: 2,
+    narrow: false,
+    access: 12,
+    flag: 7,
+    sync: 2,
+    fence: 3,
+    proxy_fence: 2,
+    mbarrier: 3,
+    cp_async: 2,
+    bulk: 2,
+};
+/// Flags, fences, scopes.
+const FLAGS_ONLY: Mix = Mix {
+    narrow: true,
+    access: 8,
+    flag: 12,
+    sync: 1,
+    fence: 6,
+    proxy_fence: 0,
+    mbarrier: 0,
+    cp_async: 0,
+    bulk: 0,
+    ..ALL_SORTS
+};
+/// Warps and barriers.
+const WARPS_ONLY: Mix = Mix { blocks: 1, flag: 2, sync: 4, mbarrier: 2, ..FLAGS_ONLY };
+/// Copies of both kinds and what ends them.
+const COPIES_ONLY: Mix = Mix {
+    blocks: 1,
+    narrow: true,
+    access: 6,
+    flag: 0,
+    fence: 0,
+    proxy_fence: 4,
+    mbarrier: 4,
+    cp_async: 3,
+    bulk: 3,
+    ..ALL_SORTS
+};
+
+fn lanes(mix: Mix) -> BoxedStrategy<u32> {
+    if mix.narrow {
+        prop_oneof![3 => Just(1u32), 2 => Just(2), 1 => Just(3), 1 => Just(ALL)].boxed()
+    } else {
+        prop_oneof![Just(1u32), Just(2), Just(4), Just(3), Just(7), Just(0x8000_0001), Just(ALL), Just(ALL)].boxed()
+    }
 }
 
-fn one() -> impl Strategy<Value = (u32, u32)> {
-    (0..2u32, prop_oneof![Just(0u32), Just(1), Just(2)])
+fn warp_mask(mix: Mix) -> impl Strategy<Value = (u32, u32)> {
+    (0..2u32, lanes(mix)).prop_map(|(warp, mask)| (warp, if warp == 1 { (mask & 7).max(1) } else { mask }))
+}
+
+fn one(mix: Mix) -> impl Strategy<Value = (u32, u32)> {
+    (0..2u32, 0..if mix.narrow { 2u32 } else { 3 })
 }
 
 fn fence() -> impl Strategy<Value = Fence> {
@@ -145,6 +208,11 @@ fn fence() -> impl Strategy<Value = Fence> {
         1 => scope.clone().prop_map(Fence::Sc),
         1 => scope.clone().prop_map(Fence::Acquire),
         1 => scope.prop_map(Fence::Release),
+    ]
+}
+
+fn proxy_fence() -> impl Strategy<Value = Fence> {
+    prop_oneof![
         2 => Just(Fence::MbarrierInit),
         2 => Just(Fence::ProxyAsync(Space::Generic)),
         1 => Just(Fence::ProxyAsync(Space::Shared)),
@@ -152,20 +220,25 @@ fn fence() -> impl Strategy<Value = Fence> {
     ]
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let access = (warp_mask(), any::<bool>(), 0..3u32, 0..5u32, 0..4u64, 0..16u64);
-    let access = access.prop_map(|((warp, mask), global, kind, size, stride, at)| {
+fn access(mix: Mix) -> impl Strategy<Value = Step> {
+    let at = 0..if mix.narrow { 6u64 } else { 16 };
+    let access = (warp_mask(mix), any::<bool>(), 0..3u32, 0..5u32, 0..5u64, at, 0..8u32);
+    access.prop_map(|((warp, mask), global, kind, size, stride, at, rare)| {
         let bytes = 1 << size;
         let kind = match (kind, global) {
             (0, _) => AccessKind::Write,
-            (1, true) if at > 11 => AccessKind::ReadNc,
+            (1, true) if rare < 2 => AccessKind::ReadNc,
             _ => AccessKind::Read,
         };
         // Bases within 64 bytes, and now and then on a flag.
-        let base = if at == 15 { FLAGS[0] } else { at * 4 / u64::from(bytes) * u64::from(bytes) };
-        let stride = [0, u64::from(bytes), 2 * u64::from(bytes), 16.max(u64::from(bytes))][stride as usize];
+        let base = if rare == 7 { FLAGS[at as usize % 2] } else { at * 4 / u64::from(bytes) * u64::from(bytes) };
+        let far = if global { 1 << 16 } else { 64 };
+        let stride = [0, u64::from(bytes), 2 * u64::from(bytes), 16.max(u64::from(bytes)), far][stride as usize];
         Step::Access { warp, mask, global, base, stride, bytes, kind }
-    });
+    })
+}
+
+fn flag(mix: Mix) -> impl Strategy<Value = Step> {
     let orderings = prop_oneof![
         Just(Ordering::Relaxed),
         Just(Ordering::Volatile),
@@ -173,8 +246,8 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Ordering::Release),
         Just(Ordering::AcqRel)
     ];
-    let flag = (warp_mask(), any::<bool>(), 0..2usize, 0..4u32, orderings);
-    let flag = flag.prop_map(|((warp, mask), global, flag, kind, ordering)| {
+    let flag = (warp_mask(mix), any::<bool>(), 0..2usize, 0..4u32, orderings, 0..3u32);
+    flag.prop_map(|((warp, mask), global, flag, kind, ordering, scope)| {
         let kind = [AccessKind::Read, AccessKind::Write, AccessKind::Atomic, AccessKind::Reduce][kind as usize];
         let ordering = match (kind, ordering) {
             (AccessKind::Read, Ordering::Release | Ordering::AcqRel) => Ordering::Acquire,
@@ -183,50 +256,88 @@ fn step() -> impl Strategy<Value = Step> {
             (AccessKind::Atomic | AccessKind::Reduce, Ordering::Volatile) => Ordering::Relaxed,
             _ => ordering,
         };
-        Step::Flag { warp, mask, global, flag, kind, ordering }
-    });
-    let barrier = (prop::collection::vec(lanes(), 2), 0..4u32, 0..4u32).prop_map(|(masks, arrive, wait)| {
+        let scope = if scope == 0 { Scope::Cta } else { Scope::Gpu };
+        Step::Flag { warp, mask, global, flag, kind, ordering, scope }
+    })
+}
+
+fn sync(mix: Mix) -> impl Strategy<Value = Step> {
+    let barrier = (prop::collection::vec(lanes(mix), 2), 0..4u32, 0..4u32).prop_map(|(masks, arrive, wait)| {
         let pick = |which: u32| {
             let warps = (0..2).filter(move |w| which >> w & 1 != 0);
             warps.map(|w| (w, if w == 1 { 7 } else { masks[0] | masks[1] })).collect::<Vec<_>>()
         };
         Step::Barrier { arrive: pick(arrive & !wait), wait: pick(wait) }
     });
-    let meet = Just(Step::Barrier { arrive: Vec::new(), wait: vec![(0, ALL), (1, 7)] });
     prop_oneof![
-        12 => access,
-        7 => flag,
-        3 => warp_mask().prop_map(|(warp, mask)| Step::WarpSync { warp, mask }),
-        2 => barrier,
-        2 => meet,
-        5 => (warp_mask(), fence()).prop_map(|((warp, mask), fence)| Step::Fence { warp, mask, fence }),
-        2 => (one(), 0..2usize).prop_map(|((warp, lane), mbarrier)| Step::Init { warp, lane, mbarrier }),
-        3 => (warp_mask(), 0..2usize, any::<bool>())
-            .prop_map(|((warp, mask), mbarrier, release)| Step::Arrive { warp, mask, mbarrier, release }),
-        3 => (0..2usize).prop_map(|mbarrier| Step::Complete { mbarrier }),
-        4 => (warp_mask(), 0..2usize, any::<bool>())
-            .prop_map(|((warp, mask), mbarrier, acquire)| Step::Observe { warp, mask, mbarrier, acquire }),
-        3 => (warp_mask(), 0..4u64, 0..4u64, 0..2u64)
-            .prop_map(|((warp, mask), dst, src, stride)| Step::CpAsync { warp, mask, dst: dst * 16, src: src * 16, stride: stride * 16 }),
-        2 => warp_mask().prop_map(|(warp, mask)| Step::CpCommit { warp, mask }),
-        2 => (warp_mask(), 0..4u32)
-            .prop_map(|((warp, mask), n)| Step::CpWait { warp, mask, groups: n.checked_sub(1) }),
-        2 => (one(), 0..2usize).prop_map(|((warp, lane), mbarrier)| Step::CpArrive { warp, lane, mbarrier }),
-        3 => (one(), 0..4u64, 0..4u64, 0..2usize)
-            .prop_map(|((warp, lane), dst, src, mbarrier)| Step::Load { warp, lane, dst: dst * 16, src: src * 16, mbarrier }),
-        3 => (one(), 0..4u64, 0..4u64, any::<bool>())
-            .prop_map(|((warp, lane), dst, src, reduce)| Step::Store { warp, lane, dst: dst * 16, src: src * 16, reduce }),
-        2 => warp_mask().prop_map(|(warp, mask)| Step::BulkCommit { warp, mask }),
-        2 => (warp_mask(), 0..3u32, any::<bool>())
-            .prop_map(|((warp, mask), groups, read)| Step::BulkWait { warp, mask, groups, read }),
-        4 => Just(Step::End),
+        2 => warp_mask(mix).prop_map(|(warp, mask)| Step::WarpSync { warp, mask }),
+        1 => barrier,
+        1 => Just(Step::Barrier { arrive: Vec::new(), wait: vec![(0, ALL), (1, 7)] }),
     ]
 }
 
-fn script() -> impl Strategy<Value = Vec<Line>> {
-    let line = (0..4u32, 0..8u32, step());
-    let line = line.prop_map(|(block, careless, step)| Line { block: block / 3, careful: careless != 0, step });
-    prop::collection::vec(line, 1..90)
+fn mbarrier(mix: Mix) -> impl Strategy<Value = Step> {
+    let object = 0..2usize;
+    let (who, one) = (warp_mask(mix), one(mix));
+    prop_oneof![
+        2 => (one, object.clone()).prop_map(|((warp, lane), mbarrier)| Step::Init { warp, lane, mbarrier }),
+        3 => (warp_mask(mix), object.clone(), any::<bool>())
+            .prop_map(|((warp, mask), mbarrier, release)| Step::Arrive { warp, mask, mbarrier, release }),
+        4 => object.clone().prop_map(|mbarrier| Step::Complete { mbarrier }),
+        4 => (who, object, any::<bool>())
+            .prop_map(|((warp, mask), mbarrier, acquire)| Step::Observe { warp, mask, mbarrier, acquire }),
+        3 => Just(Step::End),
+    ]
+}
+
+fn cp_async(mix: Mix) -> impl Strategy<Value = Step> {
+    let who = || warp_mask(mix);
+    prop_oneof![
+        3 => (who(), 0..4u64, 0..4u64, 0..2u64).prop_map(|((warp, mask), dst, src, stride)| {
+            Step::CpAsync { warp, mask, dst: dst * 16, src: src * 16, stride: stride * 16 }
+        }),
+        2 => who().prop_map(|(warp, mask)| Step::CpCommit { warp, mask }),
+        2 => (who(), 0..4u32).prop_map(|((warp, mask), n)| Step::CpWait { warp, mask, groups: n.checked_sub(1) }),
+        2 => (one(mix), 0..2usize).prop_map(|((warp, lane), mbarrier)| Step::CpArrive { warp, lane, mbarrier }),
+    ]
+}
+
+fn bulk(mix: Mix) -> impl Strategy<Value = Step> {
+    let (at, who) = (|| (0..4u64).prop_map(|n| n * 16), || warp_mask(mix));
+    prop_oneof![
+        3 => (one(mix), at(), at(), 0..2usize)
+            .prop_map(|((warp, lane), dst, src, mbarrier)| Step::Load { warp, lane, dst, src, mbarrier }),
+        3 => (one(mix), at(), at(), any::<bool>())
+            .prop_map(|((warp, lane), dst, src, reduce)| Step::Store { warp, lane, dst, src, reduce }),
+        2 => who().prop_map(|(warp, mask)| Step::BulkCommit { warp, mask }),
+        2 => (who(), 0..3u32, any::<bool>())
+            .prop_map(|((warp, mask), groups, read)| Step::BulkWait { warp, mask, groups, read }),
+    ]
+}
+
+fn script(mix: Mix) -> impl Strategy<Value = Vec<Line>> {
+    let step = prop::strategy::Union::new_weighted(
+        [
+            (mix.access, access(mix).boxed()),
+            (mix.flag, flag(mix).boxed()),
+            (mix.sync, sync(mix).boxed()),
+            (mix.fence, fence_step(mix, fence()).boxed()),
+            (mix.proxy_fence, fence_step(mix, proxy_fence()).boxed()),
+            (mix.mbarrier, mbarrier(mix).boxed()),
+            (mix.cp_async, cp_async(mix).boxed()),
+            (mix.bulk, bulk(mix).boxed()),
+        ]
+        .into_iter()
+        .filter(|(weight, _)| *weight != 0)
+        .collect(),
+    );
+    let line = (0..2 * mix.blocks - 1, 0..12u32, step);
+    let line = line.prop_map(|(block, careless, step)| Line { block: block / 2, careful: careless != 0, step });
+    prop::collection::vec(line, 1..120)
+}
+
+fn fence_step(mix: Mix, fence: impl Strategy<Value = Fence>) -> impl Strategy<Value = Step> {
+    (warp_mask(mix), fence).prop_map(|((warp, mask), fence)| Step::Fence { warp, mask, fence })
 }
 
 /// An operation on an mbarrier that has not ended: block, object, number in the sanitizer, accesses in the model.
@@ -313,13 +424,10 @@ impl Both {
                 self.real[real].access(&access, &mut self.out);
                 pairs
             }
-            Step::Flag { warp, mask, global, flag, kind, ordering } => {
+            Step::Flag { warp, mask, global, flag, kind, ordering, scope } => {
                 let space = if global { MemSpace::Global } else { MemSpace::Shared };
                 let at = FLAGS[flag] + if global { G } else { 0 };
-                let scope = match (ordering, flag) {
-                    (Ordering::Volatile, _) | (_, 0) => Scope::Gpu,
-                    _ => Scope::Cta,
-                };
+                let scope = if ordering == Ordering::Volatile { Scope::Sys } else { scope };
                 let write = kind != AccessKind::Read;
                 let threads = Self::threads(block, warp, mask);
                 let touches: Vec<_> = threads
@@ -516,14 +624,29 @@ fn compare(script: &[Line]) -> Result<(), TestCaseError> {
 proptest! {
     // PROPTEST_CASES asks for more.
     #![proptest_config(ProptestConfig {
-        cases: ProptestConfig::default().cases.max(1500),
+        cases: ProptestConfig::default().cases.max(4000),
         max_shrink_iters: 20_000,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
 
     #[test]
-    fn the_sanitizer_agrees_with_the_plain_model(script in script()) {
+    fn agrees_with_the_plain_model_on_all_sorts(script in script(ALL_SORTS)) {
+        compare(&script)?;
+    }
+
+    #[test]
+    fn agrees_with_the_plain_model_on_flags(script in script(FLAGS_ONLY)) {
+        compare(&script)?;
+    }
+
+    #[test]
+    fn agrees_with_the_plain_model_on_warps(script in script(WARPS_ONLY)) {
+        compare(&script)?;
+    }
+
+    #[test]
+    fn agrees_with_the_plain_model_on_copies(script in script(COPIES_ONLY)) {
         compare(&script)?;
     }
 }

@@ -406,6 +406,24 @@ fn a_fence_speaks_for_its_own_lane() {
 }
 
 #[test]
+fn what_follows_a_fence_is_not_covered_by_it() {
+    for before in [true, false] {
+        let mut play = Play::block(2);
+        if before {
+            word(&mut play, (0, 1), 0, 4, Write);
+        }
+        play.blocks[0].fence(0, ALL, Fence::AcqRel(Scope::Cta));
+        if !before {
+            word(&mut play, (0, 1), 0, 4, Write);
+        }
+        flag(&mut play, (0, 1), 512, Write, Ordering::Relaxed);
+        flag(&mut play, (1, 1), 512, Read, Ordering::Acquire);
+        word(&mut play, (1, 1), 0, 4, Read);
+        play.verdict(usize::from(!before), SharedRace);
+    }
+}
+
+#[test]
 fn a_fence_before_a_barrier_counts_for_the_flag_after_it() {
     each_step_matters(2, SharedRace, |has| {
         let mut play = Play::block(3);
@@ -442,6 +460,17 @@ fn a_plain_store_ends_a_release_and_an_atomic_carries_it_on() {
     flag(&mut play, (1, 1), 512, Read, Ordering::Acquire);
     word(&mut play, (1, 1), 0, 4, Read);
     play.clean();
+    // So does a weak store one of whose bytes is the flag's, among many flags.
+    let mut play = Play::block(2);
+    word(&mut play, (0, 1), 0, 4, Write);
+    (0..9).for_each(|i| flag(&mut play, (0, 1), 512 + i * 4, Write, Ordering::Release));
+    word(&mut play, (0, 1), 512, 4, Write);
+    for (i, reports) in [(0, 2), (1, 0)] {
+        play.conflicts.clear();
+        flag(&mut play, (1, 1 << i), 512 + i * 4, Read, Ordering::Acquire);
+        word(&mut play, (1, 1 << i), 0, 4, Read);
+        assert_eq!(play.conflicts.len(), reports, "flag {i}: {:?}", play.conflicts);
+    }
     // A weak store ends it, and races with the flag's readers.
     let mut play = Play::block(2);
     word(&mut play, (0, 1), 0, 4, Write);
