@@ -226,6 +226,8 @@ impl Block<'_, '_> {
             return self.mbarrier_wait::<CHECKED>(warp, pc, &offsets, ok, done, state, parity, ordering);
         }
         let program = self.launch.program;
+        // Lanes that arrive at one object in one phase publish together.
+        let mut published = 0;
         for lane in lanes_of(ok) {
             let at = offsets.0[lane] as u32;
             let user = User { warp: warp.id, lane: lane as u32, pc };
@@ -290,9 +292,19 @@ impl Block<'_, '_> {
                 }
                 MbarOp::Arrive { state, count, expect_tx, no_complete, drop, ordering } => {
                     let amount = number(warp, count);
-                    if let Some(check) = &mut self.check {
-                        let scope = Scope::Cta;
-                        check.mbarrier_arrive(warp.id, lane as u32, at, ordering, scope, pc, &mut self.conflicts);
+                    if self.check.is_some() && published >> lane & 1 == 0 {
+                        let same = lanes_of(ok & !published).filter(|l| offsets.0[*l] as u32 == at);
+                        let mut group: u32 = same.fold(0, |m, l| m | 1 << l);
+                        let each = if expect_tx { 1 } else { amount };
+                        let pending = self.mbarriers.find(at).map_or(0, |m| m.pending);
+                        if u64::from(group.count_ones()) * u64::from(each) > u64::from(pending) {
+                            group = 1 << lane;
+                        }
+                        published |= group;
+                        if let Some(check) = &mut self.check {
+                            let scope = Scope::Cta;
+                            check.mbarrier_arrive(warp.id, group, at, ordering, scope, pc, &mut self.conflicts);
+                        }
                     }
                     if expect_tx {
                         self.mbarrier_expect(user, at, amount);
@@ -309,7 +321,7 @@ impl Block<'_, '_> {
                 MbarOp::Tx { bytes, complete } => {
                     let bytes = number(warp, bytes);
                     if let Some(check) = &mut self.check {
-                        check.mbarrier_touch(warp.id, lane as u32, at, pc, &mut self.conflicts);
+                        check.mbarrier_touch(warp.id, 1 << lane, at, pc, &mut self.conflicts);
                     }
                     if complete {
                         self.mbarrier_complete_tx(user, at, bytes);
@@ -401,7 +413,7 @@ impl Block<'_, '_> {
                     None => object.polled.push((thread, phase)),
                 }
                 if let Some(check) = &mut self.check {
-                    check.mbarrier_touch(warp.id, lane as u32, at, pc, &mut self.conflicts);
+                    check.mbarrier_touch(warp.id, 1 << lane, at, pc, &mut self.conflicts);
                 }
             }
         }
