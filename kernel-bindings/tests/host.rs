@@ -5,7 +5,7 @@ use reference::cases::{self, Size};
 use reference::golden::GoldenDir;
 use reference::ops::Ops;
 use reference::problem::Fill;
-use reference::suite;
+use reference::{reversed, suite};
 
 #[test]
 fn every_case_up_to_full_size() {
@@ -28,13 +28,16 @@ fn every_golden_case() {
 }
 
 #[test]
-fn results_do_not_depend_on_the_number_of_threads_or_on_unused_memory() {
+fn results_do_not_depend_on_threads_or_unused_memory_or_the_order_of_the_batch() {
     let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     for case in cases::all(Size::Quick) {
         let prepared = case.prepare(5);
         let many = suite::run_prepared(&HostOps, &prepared, Fill::Poison);
         let single = one.install(|| suite::run_prepared(&HostOps, &prepared, Fill::Leave));
         assert_eq!(many.digest, single.digest, "{}", case.name);
+        let outputs = prepared.problem.run(&HostOps, Fill::Poison).unwrap();
+        let order = reversed::differs(&HostOps, &prepared.problem, &outputs, Fill::Poison).unwrap();
+        assert_eq!(order, None, "{}", case.name);
     }
 }
 

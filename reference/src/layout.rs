@@ -170,3 +170,16 @@ pub fn index_k_fp8_scale(pages: &Pages, page: u32, row: u32) -> u64 {
 pub fn index_k_bf16(pages: &Pages, page: u32, row: u32) -> u64 {
     pages.page_start(page) + u64::from(row) * 2 * D_INDEX as u64
 }
+
+/// Bytes of an fp4 index-K row: 64 of codes, 4 scales. No operation reads this format; golden values do.
+pub const INDEX_K_FP4_ROW_BYTES: u64 = 68;
+
+/// First byte of the 64 of an fp4 index-K row, two e2m1 codes each, the low nibble first.
+pub fn index_k_fp4_data(pages: &Pages, page: u32, row: u32) -> u64 {
+    pages.page_start(page) + u64::from(row) * D_INDEX as u64 / 2
+}
+
+/// First of the 4 ue8m0 scales of an fp4 index-K row, one per 32 channels, behind all codes of the page.
+pub fn index_k_fp4_scale(pages: &Pages, page: u32, row: u32) -> u64 {
+    pages.page_start(page) + u64::from(pages.page_size) * D_INDEX as u64 / 2 + u64::from(row) * 4
+}

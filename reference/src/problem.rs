@@ -338,6 +338,23 @@ impl Problem {
         }
     }
 
+    /// Names of the outputs, in the order of [`Problem::run`].
+    pub fn output_names(&self) -> Vec<&'static str> {
+        match self {
+            Problem::IndexLogitsDecode(_) => vec!["index_logits"],
+            Problem::TopkSelect(p) => {
+                let wanted = [
+                    (p.want_positions, "topk_positions"),
+                    (p.block_table.is_some(), "topk_slots"),
+                    (p.want_lens, "topk_lens"),
+                ];
+                wanted.into_iter().filter_map(|(want, name)| want.then_some(name)).collect()
+            }
+            Problem::SparseMlaDecode(_) | Problem::SplitCombine(_) => vec!["out", "lse"],
+            Problem::Write(_) => vec!["cache"],
+        }
+    }
+
     /// What every output must hold, from the plain operations.
     pub fn expected(&self) -> Vec<ExpectedOutput> {
         match self {

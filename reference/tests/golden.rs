@@ -8,8 +8,8 @@ use reference::cases::golden;
 use reference::compare::Bound;
 use reference::formats::*;
 use reference::golden::{GoldenDir, GoldenFile, parse};
-use reference::layout::{D_INDEX, D_KV, INDEX_HEADS};
-use reference::ops::{KvFormat, ScaleRule};
+use reference::layout::{D_INDEX, D_KV, INDEX_HEADS, INDEX_K_FP4_ROW_BYTES, index_k_fp4_data, index_k_fp4_scale};
+use reference::ops::{KvFormat, Pages, ScaleRule};
 use reference::plain::{self, ReferenceOps, attend, kv_row};
 use reference::problem::{Expected, Fill, ListProblem, Problem};
 use reference::suite;
@@ -94,7 +94,7 @@ fn written_kv_rows_decode_to_the_golden_rows() {
     let file = shipped().file("kernels").unwrap();
     let pool = file.bytes("kv.pages", "U8", &[13, 37_440]).unwrap();
     let want = file.f32s("kv.rows_out", &[64, D_KV]).unwrap();
-    let pages = reference::ops::Pages::kv(KvFormat::V4Fp8, 13, 64);
+    let pages = Pages::kv(KvFormat::V4Fp8, 13, 64);
     for row in 0..64 {
         let got = kv_row(KvFormat::V4Fp8, &pool, &pages, 4, row);
         for (c, got) in got.iter().enumerate() {
@@ -174,16 +174,21 @@ fn mxfp4_rows_scores_and_picks() {
     let file = shipped().file("kernels").unwrap();
     let pool = file.bytes("index.mxfp4.pages", "U8", &[13, 4352]).unwrap();
     let keys = file.bf16s("index.k_in", &[64, D_INDEX]).unwrap();
+    let pages = Pages { num_pages: 13, page_size: 64, page_stride_bytes: 64 * INDEX_K_FP4_ROW_BYTES };
+    let places = |page: u32, row: usize| {
+        let row = row as u32;
+        (index_k_fp4_data(&pages, page, row) as usize, index_k_fp4_scale(&pages, page, row) as usize)
+    };
     let mut seen = Codes::default();
     for (j, row) in rows_128(&keys).enumerate() {
         let row = hadamard(&row);
-        let page = &pool[4 * 4352..5 * 4352];
+        let (data, scales) = places(4, j);
         for tile in 0..4 {
             let values: [f32; MXFP4_TILE] = std::array::from_fn(|c| row[tile * MXFP4_TILE + c]);
             let (scale, codes) = quantise_mxfp4_tile(&values);
-            assert_eq!(scale, page[64 * 64 + 4 * j + tile], "row {j}, tile {tile}");
+            assert_eq!(scale, pool[scales + tile], "row {j}, tile {tile}");
             for (c, &code) in codes.iter().enumerate() {
-                let byte = page[64 * j + (tile * MXFP4_TILE + c) / 2];
+                let byte = pool[data + (tile * MXFP4_TILE + c) / 2];
                 let want = if c % 2 == 0 { byte & 0xf } else { byte >> 4 };
                 let sign = |code: u8| (code & 0x8) << 4 | code & 0x7;
                 seen.add(sign(code), sign(want), "mxfp4");
@@ -207,9 +212,8 @@ fn mxfp4_rows_scores_and_picks() {
         let q = Array2::from_shape_vec((INDEX_HEADS, D_INDEX), heads.map(f64::from).collect()).unwrap();
         let w: Array1<f64> = weights[sequence * INDEX_HEADS..][..INDEX_HEADS].iter().map(|&w| f64::from(w)).collect();
         for j in 0..rows[sequence] as usize {
-            let page = table[sequence * 11 + j / 64] as usize * 4352;
-            let (codes, scales) = (&pool[page + 64 * (j % 64)..], &pool[page + 64 * 64 + 4 * (j % 64)..]);
-            let key: Array1<f64> = mxfp4_row(codes, scales).iter().map(|&x| f64::from(x)).collect();
+            let (data, scales) = places(table[sequence * 11 + j / 64] as u32, j % 64);
+            let key: Array1<f64> = mxfp4_row(&pool[data..], &pool[scales..]).iter().map(|&x| f64::from(x)).collect();
             let got = plain::index_score(q.view(), w.view(), 1.0, key.view()).value;
             let want = f64::from(want[sequence * 704 + j]);
             assert!((got - want).abs() <= 1e-5 * want.abs().max(1.0), "[{sequence}, {j}]: {got} and {want}");

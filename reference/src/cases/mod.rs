@@ -86,6 +86,8 @@ mod tests {
     fn the_reference_passes_its_own_quick_cases_whatever_memory_holds() {
         for case in all(Size::Quick) {
             let poison = run_case(&ReferenceOps, &case, 1, Fill::Poison);
+            let names: Vec<&str> = poison.verdicts.iter().map(|v| v.output.as_str()).collect();
+            assert_eq!(names, case.problem(1).output_names());
             assert!(poison.passes(), "{poison}");
             let left = run_case(&ReferenceOps, &case, 1, Fill::Leave);
             assert_eq!(poison.digest, left.digest, "{}", case.name);
