@@ -22,14 +22,16 @@ pub struct ParityRow {
     pub worst_output: String,
     /// Wall time, milliseconds, all seeds.
     pub wall_ms: f64,
-    /// What went wrong; empty when the case passed.
+    /// What went wrong; empty when nothing did.
     pub failure: String,
+    /// Why the device does not offer the case; empty when it was run.
+    pub skipped: String,
 }
 
 impl ParityRow {
-    /// The case passed.
+    /// The case was run and passed.
     pub fn passed(&self) -> bool {
-        self.failure.is_empty()
+        self.failure.is_empty() && self.skipped.is_empty()
     }
 }
 
@@ -108,7 +110,7 @@ pub struct Report {
 impl Report {
     /// Cases that failed.
     pub fn failures(&self) -> impl Iterator<Item = &ParityRow> {
-        self.parity.iter().filter(|row| !row.passed())
+        self.parity.iter().filter(|row| !row.failure.is_empty())
     }
 
     /// (device, operation) -> (passed, total, worst error over bound, milliseconds), in order of first appearance.
@@ -129,6 +131,7 @@ impl Report {
             };
             summary.total += 1;
             summary.passed += u32::from(row.passed());
+            summary.skipped += u32::from(!row.skipped.is_empty());
             summary.seeds = summary.seeds.max(row.seeds);
             summary.worst = summary.worst.max(row.error_over_bound);
             summary.wall_ms += row.wall_ms;
@@ -179,6 +182,13 @@ impl Report {
                 let _ = writeln!(text, "* {} `{}` on {}: {}", row.operation, row.case, row.device, row.failure);
             }
         }
+        let skipped: Vec<&ParityRow> = self.parity.iter().filter(|row| !row.skipped.is_empty()).collect();
+        if !skipped.is_empty() {
+            let _ = writeln!(text, "\n### Not offered\n");
+            for row in skipped {
+                let _ = writeln!(text, "* {} `{}` on {}: {}", row.operation, row.case, row.device, row.skipped);
+            }
+        }
         let _ = writeln!(
             text,
             "\n*error / bound*: the largest error of any element of any output divided by its bound; bytes and integers \
@@ -203,7 +213,11 @@ impl Report {
     /// Summary table by device and operation.
     pub fn parity_table(&self) -> String {
         let rows = self.summary().into_iter().map(|s| {
-            let verdict = if s.passed == s.total { "pass" } else { "FAIL" };
+            let verdict = match (s.total - s.passed - s.skipped, s.skipped) {
+                (0, 0) => "pass".to_owned(),
+                (0, skipped) => format!("pass, {skipped} not offered"),
+                (failed, _) => format!("FAIL ({failed})"),
+            };
             [
                 s.device,
                 s.operation,
@@ -211,7 +225,7 @@ impl Report {
                 s.seeds.to_string(),
                 format!("{:.3}", s.worst),
                 format!("{:.2}", s.wall_ms / 1e3),
-                verdict.to_owned(),
+                verdict,
             ]
         });
         table(["device", "operation", "passed", "seeds", "error / bound", "s", ""], rows)
@@ -271,6 +285,8 @@ pub struct SummaryRow {
     pub operation: String,
     /// Cases that passed.
     pub passed: u32,
+    /// Cases that the device does not offer.
+    pub skipped: u32,
     /// Cases.
     pub total: u32,
     /// Seeds per case.
@@ -351,6 +367,7 @@ mod tests {
             worst_output: "topk_positions".into(),
             wall_ms: 2.0,
             failure: failure.into(),
+            skipped: String::new(),
         }
     }
 
