@@ -1,5 +1,11 @@
 //! The `sm120` command: parity, mutation score, benchmarks, reports.
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod devices;
+pub mod job;
+pub mod mutants;
+pub mod parity;
 pub mod plots;
 pub mod report;
+pub mod shapes;

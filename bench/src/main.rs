@@ -1,2 +1,114 @@
-//! sm120
-fn main() {}
+//! `sm120`: see [`bench::cli`].
+
+use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs};
+use bench::report::{self, Report};
+use bench::{devices, job, mutants};
+use clap::Parser;
+use std::path::Path;
+use std::process::ExitCode;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        None => main_job(&cli.report, cli.json.as_deref()),
+        Some(Command::Devices(args)) => list_devices(&args),
+        Some(Command::Parity(args)) => parity(&args),
+        Some(Command::Mutants(args)) => mutation_score(&args),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("sm120: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn write_json(path: Option<&Path>, value: &impl serde::Serialize) -> Result<(), Failure> {
+    if let Some(path) = path {
+        let text = serde_json::to_string_pretty(value)?;
+        std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Prints the devices; true.
+fn list_devices(args: &DevicesArgs) -> Result<bool, Failure> {
+    let rows = devices::list();
+    let cells = rows.iter().map(|row| {
+        let state = if row.present { "present" } else { "absent" };
+        [row.kind.clone(), state.to_owned(), row.name.clone(), row.facts.clone()]
+    });
+    print!("{}", report::table(["device", "", "name", "facts"], cells));
+    write_json(args.json.as_deref(), &rows)?;
+    Ok(true)
+}
+
+fn print_parity(report: &Report) {
+    print!("{}", report.parity_table());
+    for (device, reason) in &report.absent {
+        println!("not judged: {device}: {reason}");
+    }
+    for row in report.failures() {
+        println!("\nFAIL {} on {}:\n{}", row.case, row.device, row.failure);
+    }
+}
+
+fn parity(args: &ParityArgs) -> Result<bool, Failure> {
+    if args.list {
+        for case in job::cases(args)? {
+            println!("{}", case.name);
+        }
+        return Ok(true);
+    }
+    let report = job::parity(args)?;
+    print_parity(&report);
+    write_json(args.json.as_deref(), &report)?;
+    Ok(report.failures().next().is_none())
+}
+
+fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
+    let score = mutants::score(args.module.as_deref().unwrap_or_default(), args.seeds)?;
+    let mut modules: Vec<&str> = score.mutants.iter().map(|m| m.module.as_str()).collect();
+    modules.dedup();
+    let rows = modules.iter().map(|&module| {
+        let of = || score.mutants.iter().filter(|m| m.module == module);
+        let killed = of().filter(|m| matches!(m.fate, mutants::Fate::Killed(_))).count();
+        let excused = of().filter(|m| matches!(m.fate, mutants::Fate::Equivalent(_))).count();
+        [module.to_owned(), format!("{killed} / {}", of().count()), excused.to_string()]
+    });
+    print!("{}", report::table(["module", "killed", "equivalent"], rows));
+    for mutant in &score.mutants {
+        match &mutant.fate {
+            mutants::Fate::Survived => {
+                println!("SURVIVED {} line {} `{}` ({})", mutant.module, mutant.line, mutant.statement, mutant.source);
+            }
+            mutants::Fate::Equivalent(reason) => {
+                println!("equivalent {} `{}` ({}): {reason}", mutant.module, mutant.statement, mutant.source);
+            }
+            mutants::Fate::Killed(_) => {}
+        }
+    }
+    for stale in &score.stale {
+        println!("STALE excuse, no survivor matches: {stale}");
+    }
+    println!("killed {} / {} mutants in {:.1} s", score.killed(), score.mutants.len(), score.seconds);
+    write_json(args.json.as_deref(), &score)?;
+    Ok(score.passes())
+}
+
+fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
+    let report = job::main_job()?;
+    print_parity(&report);
+    println!("\nrecall of the exact top-512 by index-K format\n{}", report.recall_table());
+    println!("real shapes on the emulator\n{}", report.shapes_table());
+    let readme = report.write(folder).map_err(|e| format!("cannot write the report to {}: {e}", folder.display()))?;
+    write_json(json, &report)?;
+    let failed = report.failures().count();
+    let verdict = if failed == 0 { "all passed".to_owned() } else { format!("{failed} FAILED") };
+    println!("{} parity cases, {verdict}; {:.1} s; report: {}", report.parity.len(), report.seconds, readme.display());
+    Ok(failed == 0 && !report.parity.is_empty())
+}
