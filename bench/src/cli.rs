@@ -49,6 +49,17 @@ pub enum DeviceKind {
     Cuda,
 }
 
+impl DeviceKind {
+    /// The word on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Host => "host",
+            DeviceKind::Emulated => "emulated",
+            DeviceKind::Cuda => "cuda",
+        }
+    }
+}
+
 /// Options of `parity`.
 #[derive(Debug, Args)]
 pub struct ParityArgs {

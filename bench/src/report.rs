@@ -29,6 +29,21 @@ pub struct ParityRow {
 }
 
 impl ParityRow {
+    /// A device that was there and then failed as a whole.
+    pub fn device_failed(device: &str, error: &dyn std::error::Error) -> Self {
+        Self {
+            device: device.to_owned(),
+            operation: "all".into(),
+            case: "all".into(),
+            seeds: 0,
+            error_over_bound: f64::NAN,
+            worst_output: String::new(),
+            wall_ms: 0.0,
+            failure: error.to_string(),
+            skipped: String::new(),
+        }
+    }
+
     /// The case was run and passed.
     pub fn passed(&self) -> bool {
         self.failure.is_empty() && self.skipped.is_empty()

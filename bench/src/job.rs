@@ -1,0 +1,104 @@
+//! What the commands do, without printing: they make a [`Report`].
+
+use crate::cli::{DeviceKind, ParityArgs};
+use crate::parity::{self, Plan};
+use crate::report::{ParityRow, RecallRow, Report, machine_facts};
+use crate::{devices, shapes};
+use reference::cases::{self, Size};
+use reference::suite::Case;
+use reference::{golden, recall};
+use std::time::Instant;
+use thiserror::Error;
+
+/// Why a command could not do its work.
+#[derive(Debug, Error)]
+pub enum JobError {
+    /// Nothing matches the filter.
+    #[error("no case's name contains `{0}`; `sm120 parity --list` prints them")]
+    NoCase(String),
+    /// The golden files are not usable.
+    #[error(transparent)]
+    Golden(#[from] golden::GoldenError),
+    /// A device that was asked for by name is not there.
+    #[error("{0}")]
+    Device(#[from] kernel_bindings::device::DeviceError),
+    /// A real shape did not run.
+    #[error("{0}")]
+    Shape(String),
+}
+
+/// Seed of the case data.
+const DATA_SEED: u64 = 1;
+/// Schedule seeds of every emulated case.
+const SCHEDULE_SEEDS: u64 = 16;
+
+/// The cases that `parity` runs: hostile ones and the golden activations, filtered.
+pub fn cases(args: &ParityArgs) -> Result<Vec<Case>, JobError> {
+    let mut all = cases::all(Size::Quick);
+    all.extend(match &args.golden {
+        Some(folder) => golden::attention_cases(folder)?,
+        None => golden::built_in_cases()?,
+    });
+    if let Some(filter) = &args.case {
+        all.retain(|case| case.name.contains(filter.as_str()));
+        if all.is_empty() {
+            return Err(JobError::NoCase(filter.clone()));
+        }
+    }
+    Ok(all)
+}
+
+/// `sm120 parity`.
+pub fn parity(args: &ParityArgs) -> Result<Report, JobError> {
+    let start = Instant::now();
+    let seeds = match args.seed {
+        Some(seed) => vec![seed],
+        None => (0..args.seeds).collect(),
+    };
+    let plan = Plan { cases: cases(args)?, data_seed: DATA_SEED, seeds };
+    let mut report = Report { command: "sm120 parity".into(), machine: machine_facts(), ..Report::default() };
+    if args.device.is_empty() {
+        judge_present(&plan, &mut report);
+    } else {
+        // A device that was named must be there.
+        for &kind in &args.device {
+            report.parity.extend(parity::judge(kind, &plan)?);
+        }
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn judge_present(plan: &Plan, report: &mut Report) {
+    let present = devices::default_kinds();
+    for kind in [DeviceKind::Host, DeviceKind::Emulated, DeviceKind::Cuda] {
+        match parity::judge(kind, plan) {
+            Ok(rows) => report.parity.extend(rows),
+            // It was there a moment ago: a failure, not an absence.
+            Err(error) if present.contains(&kind) => report.parity.push(ParityRow::device_failed(kind.name(), &error)),
+            Err(error) => report.absent.push((kind.name().to_owned(), error.to_string())),
+        }
+    }
+}
+
+/// The main job: parity on every device of this machine, recall, real shapes.
+pub fn main_job() -> Result<Report, JobError> {
+    let start = Instant::now();
+    let mut all = cases::all(Size::Quick);
+    all.extend(golden::built_in_cases()?);
+    let plan = Plan { cases: all, data_seed: DATA_SEED, seeds: (0..SCHEDULE_SEEDS).collect() };
+    let mut report = Report { command: "cargo run --release".into(), machine: machine_facts(), ..Report::default() };
+    judge_present(&plan, &mut report);
+    report.recall = recall_rows();
+    report.shapes = shapes::emulated().map_err(JobError::Shape)?;
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// Recall of every format at 2K, 8K, 32K and 128K rows.
+fn recall_rows() -> Vec<RecallRow> {
+    recall::table(&[2_048, 8_192, 32_768, 131_072])
+        .into_iter()
+        .map(|row| RecallRow { format: row.format.to_owned(), rows: row.rows, recall: row.recall, worst: row.worst })
+        .collect()
+}
