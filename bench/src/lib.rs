@@ -9,3 +9,4 @@ pub mod parity;
 pub mod plots;
 pub mod report;
 pub mod shapes;
+pub mod timed;

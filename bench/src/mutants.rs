@@ -83,7 +83,9 @@ pub struct Score {
 
 impl Score {
     /// Mutants that were reported.
-    pub fn killed(&self) -> usize { self.mutants.iter().filter(|m| matches!(m.fate, Fate::Killed(_))).count() }
+    pub fn killed(&self) -> usize {
+        self.mutants.iter().filter(|m| matches!(m.fate, Fate::Killed(_))).count()
+    }
 
     /// Mutants that nothing noticed and no reason excuses.
     pub fn survivors(&self) -> impl Iterator<Item = &Mutant> {
@@ -228,13 +230,7 @@ fn of_module(
 }
 
 /// Runs the cases under the seeds until one notices.
-fn fate(
-    operation: Operation,
-    variant: Variant,
-    text: &str,
-    cases: &[(f64, Prepared)],
-    seeds: u64,
-) -> (Fate, String) {
+fn fate(operation: Operation, variant: Variant, text: &str, cases: &[(f64, Prepared)], seeds: u64) -> (Fate, String) {
     for seed in 0..seeds {
         for (_, prepared) in cases {
             let mut ops = parity::emulated_ops(variant, seed);
@@ -263,7 +259,10 @@ mod tests {
 
     #[test]
     fn registers_do_not_name_a_statement() {
-        assert_eq!(without_registers("mbarrier.arrive.shared.b64 %rd12, [%r7+8];"), "mbarrier.arrive.shared.b64 %, [%+8];");
+        assert_eq!(
+            without_registers("mbarrier.arrive.shared.b64 %rd12, [%r7+8];"),
+            "mbarrier.arrive.shared.b64 %, [%+8];"
+        );
         assert_eq!(without_registers("bar.sync 0;"), "bar.sync 0;");
     }
 
