@@ -84,7 +84,7 @@ fn measure<O: Clock>(criterion: &mut Criterion, device: &str, ops: &O, fill: Fil
 }
 
 fn host(criterion: &mut Criterion) {
-    let ops = HostOps::new();
+    let ops = HostOps;
     for bench in small() {
         measure(criterion, "host", &ops, Fill::Poison, &bench, || ());
     }

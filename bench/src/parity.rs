@@ -33,8 +33,10 @@ pub struct Plan {
 pub fn judge(kind: DeviceKind, plan: &Plan) -> Result<Vec<ParityRow>, DeviceError> {
     match kind {
         DeviceKind::Host => {
-            let host = HostOps::new();
-            Ok(judge_with("host", plan, |prepared| repeat("host", prepared, &[0], |_| &host, Fill::Poison)))
+            let host = HostOps;
+            Ok(judge_with("host", plan, |prepared| {
+                repeat::<HostOps, _>("host", prepared, &[0], |_| &host, Fill::Poison)
+            }))
         }
         DeviceKind::Emulated => Ok(Variant::ALL.into_iter().flat_map(|v| judge_emulated(v, plan)).collect()),
         DeviceKind::Cuda => {
@@ -51,7 +53,7 @@ pub fn judge(kind: DeviceKind, plan: &Plan) -> Result<Vec<ParityRow>, DeviceErro
                 let bar = progress(&device, of_variant.cases.len());
                 for case in &of_variant.cases {
                     let prepared = case.prepare(of_variant.data_seed);
-                    rows.push(repeat(&device, &prepared, &repeats, |_| &ops, Fill::Poison));
+                    rows.push(repeat::<KernelOps<Cuda>, _>(&device, &prepared, &repeats, |_| &ops, Fill::Poison));
                     bar.inc(1);
                 }
                 bar.finish_and_clear();
@@ -67,7 +69,7 @@ fn judge_emulated(variant: Variant, plan: &Plan) -> Vec<ParityRow> {
     of_variant.cases.retain(|case| offers(case, variant));
     judge_with(&device, &of_variant, |prepared| {
         let ops = |seed: u64| emulated_ops(variant, seed);
-        repeat(&device, prepared, &plan.seeds, ops, Fill::Leave)
+        repeat::<KernelOps<Emulated>, _>(&device, prepared, &plan.seeds, ops, Fill::Leave)
     })
 }
 
@@ -122,6 +124,7 @@ fn repeat<O: Ops, B: std::borrow::Borrow<O>>(
         worst_output: String::new(),
         wall_ms: 0.0,
         failure: String::new(),
+        skipped: String::new(),
     };
     let mut first: Option<(u64, u64)> = None;
     for &seed in seeds {

@@ -61,6 +61,8 @@ pub struct RecallRow {
     pub recall: f64,
     /// The worst query.
     pub worst: f64,
+    /// Share of the summed exact scores of the exact picks that the picks reach: what the lost rows cost.
+    pub score_kept: f64,
 }
 
 /// Wall time of a real shape on the emulator.
@@ -80,8 +82,12 @@ pub struct ShapeRow {
     pub warp_instructions: u64,
     /// Matrix instructions executed.
     pub mma: u64,
-    /// Bytes that global loads and copies asked for.
+    /// Bytes that global loads, stores and copies moved.
     pub global_bytes: u64,
+    /// Shared-memory wavefronts.
+    pub shared_wavefronts: u64,
+    /// Of those, beyond what the access widths need.
+    pub bank_conflicts: u64,
     /// Worst error over bound of the sampled rows.
     pub error_over_bound: f64,
 }
@@ -248,11 +254,16 @@ impl Report {
 
     /// Recall table.
     pub fn recall_table(&self) -> String {
-        let rows = self
-            .recall
-            .iter()
-            .map(|r| [r.format.clone(), r.rows.to_string(), format!("{:.4}", r.recall), format!("{:.4}", r.worst)]);
-        table(["index K", "rows", "recall@512", "worst query"], rows)
+        let rows = self.recall.iter().map(|r| {
+            [
+                r.format.clone(),
+                r.rows.to_string(),
+                format!("{:.4}", r.recall),
+                format!("{:.4}", r.worst),
+                format!("{:.5}", r.score_kept),
+            ]
+        });
+        table(["index K", "rows", "recall@512", "worst query", "score kept"], rows)
     }
 
     /// Table of real shapes.
@@ -267,11 +278,23 @@ impl Report {
                 format!("{:.1}", r.warp_instructions as f64 / 1e6),
                 format!("{:.2}", r.mma as f64 / 1e6),
                 format!("{:.1}", r.global_bytes as f64 / 1e6),
+                format!("{:.1} %", 100.0 * r.bank_conflicts as f64 / r.shared_wavefronts.max(1) as f64),
                 format!("{:.3}", r.error_over_bound),
             ]
         });
         table(
-            ["operation", "variant", "shape", "checks", "s", "M warp instr.", "M mma", "global MB", "error / bound"],
+            [
+                "operation",
+                "variant",
+                "shape",
+                "checks",
+                "s",
+                "M warp instr.",
+                "M mma",
+                "global MB",
+                "conflicts",
+                "error / bound",
+            ],
             rows,
         )
     }
@@ -414,6 +437,7 @@ mod tests {
             rows,
             recall,
             worst: recall - 0.01,
+            score_kept: 0.999,
         });
         let report = Report { parity: vec![row("a", "")], recall: recall.to_vec(), ..Report::default() };
         report.write(folder.path()).expect("the folder is writable");

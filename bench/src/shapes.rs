@@ -175,7 +175,9 @@ fn run(variant: Variant, problem: &Problem) -> Result<(Vec<Vec<u8>>, ShapeRow), 
         seconds: totals.seconds,
         warp_instructions: totals.warp_instructions,
         mma: totals.mma,
-        global_bytes: totals.global_bytes,
+        global_bytes: totals.global_load_bytes + totals.global_store_bytes,
+        bank_conflicts: totals.bank_conflicts,
+        shared_wavefronts: totals.shared_wavefronts,
         error_over_bound: 0.0,
     };
     Ok((outputs, row))
