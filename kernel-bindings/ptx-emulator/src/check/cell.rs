@@ -6,7 +6,7 @@
 //! is not missed while no more than [`MAX_RECORDS`] unordered accesses are to be remembered.
 
 use super::api::{Conflict, MemSpace, OtherAccess};
-use super::clock::{Core, Lanes, View};
+use super::clock::{ALL, Core, Lanes, View};
 use super::event::{Event, FAMILIES, THREAD};
 use super::warp::Warp;
 use crate::finding::FindingClass;
@@ -38,6 +38,32 @@ pub(super) struct Cell {
     pub(super) r: Rec,
 }
 
+/// What holds for an event whichever of the lanes at hand comes and whichever lanes made it: most accesses of an
+/// instruction meet the same few events, so the rules are gone through once and not for every cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Verdict(u8);
+
+impl Verdict {
+    /// No conflict.
+    const HARMLESS: u8 = 1;
+    /// No conflict between a lane's share and the lane itself.
+    const HARMLESS_TO_SELF: u8 = 2;
+    /// Not needed once the access is recorded.
+    const SUPERSEDED: u8 = 4;
+    /// A lane's share is not needed once the lane's access is recorded.
+    const SUPERSEDED_BY_SELF: u8 = 8;
+    /// Must be kept.
+    const KEPT: u8 = 16;
+
+    #[inline]
+    fn any(self, bits: u8) -> bool {
+        self.0 & bits != 0
+    }
+}
+
+/// Events of which the verdict is remembered.
+const VERDICTS: usize = 16;
+
 /// The access being made, by lanes with equal knowledge.
 pub(super) struct Op<'a> {
     space: MemSpace,
@@ -51,10 +77,8 @@ pub(super) struct Op<'a> {
     pub(super) event: Event,
     /// Number of `event` in the table at hand.
     id: u32,
-    /// Events known to be harmless for every lane at hand: in the write place, in the read place.
-    harmless: [u32; 2],
-    /// Event known to be superseded whoever of the lanes comes.
-    superseded: u32,
+    /// What was found out about events met so far in this table: number, [`Verdict`].
+    verdicts: [(u32, Verdict); VERDICTS],
     out: &'a mut Vec<Conflict>,
     /// Conflicts before this one belong to other calls.
     start: usize,
@@ -71,14 +95,13 @@ impl<'a> Op<'a> {
         start: usize,
         out: &'a mut Vec<Conflict>,
     ) -> Self {
-        Op { space, who, know, warps, event, id: NONE, harmless: [NONE; 2], superseded: NONE, out, start }
+        Op { space, who, know, warps, event, id: NONE, verdicts: [(NONE, Verdict(0)); VERDICTS], out, start }
     }
 
     /// Enters a table in which the event has this number; numbers of another table mean nothing there.
     pub(super) fn enter(&mut self, id: u32) {
         self.id = id;
-        self.harmless = [NONE; 2];
-        self.superseded = NONE;
+        self.verdicts = [(NONE, Verdict(0)); VERDICTS];
     }
 
     fn proxy(&self) -> Option<&'a View> {
@@ -92,38 +115,80 @@ impl<'a> Op<'a> {
         Rec { event: self.id, mask: if agent { 1 } else { lanes } }
     }
 
-    /// Holds the access of `lanes` against a record; true when the record is harmless for any lanes with this knowledge.
+    /// The verdict on the event of this number.
+    #[inline]
+    fn verdict(&mut self, events: &[Event], number: u32) -> Verdict {
+        let (known, verdict) = self.verdicts[number as usize % VERDICTS];
+        if known == number { verdict } else { self.find(&events[number as usize], number) }
+    }
+
     #[cold]
-    fn check(&mut self, e: &Event, mask: u32, lanes: u32, addr: u64) -> bool {
+    fn find(&mut self, e: &Event, number: u32) -> Verdict {
+        let (mine, theirs) = (self.event.how, e.how);
+        let main = &self.know.main;
+        let (covered, owned) = (main.covers_all(self.who.block, e), main.owns(&self.who, e));
+        let mut bits = 0;
+        let nc = mine.write() && theirs.is_nc() || mine.is_nc() && theirs.write();
+        let proxies = mine.is_async() && theirs.write() && !theirs.is_async();
+        if !nc && (!mine.write() && !theirs.write() || self.morally_strong(e)) {
+            bits |= Verdict::HARMLESS | Verdict::HARMLESS_TO_SELF;
+        } else if !nc {
+            let seen = |own: bool| {
+                !proxies
+                    || self
+                        .proxy()
+                        .is_some_and(|view| view.covers_all(self.who.block, e) || own && view.owns(&self.who, e))
+            };
+            bits |= if covered && seen(false) { Verdict::HARMLESS } else { 0 };
+            bits |= if (covered || owned) && seen(true) { Verdict::HARMLESS_TO_SELF } else { 0 };
+        }
+        // A copy's end passes on nothing of its issuer, so only its write, which ends what was there, stands for others.
+        let stands = mine.write() || self.event.slot < self.who.warps;
+        let families = FAMILIES as u32 * self.who.warps;
+        let same_slot = e.block == self.event.block && e.slot == self.event.slot && e.slot < families;
+        if !self.dominates(e) {
+            bits |= Verdict::KEPT;
+        } else if stands && covered {
+            bits |= Verdict::SUPERSEDED | Verdict::SUPERSEDED_BY_SELF;
+        } else if same_slot || stands && owned {
+            bits |= Verdict::SUPERSEDED_BY_SELF;
+        } else if !stands || main.missing(self.who.block, e, ALL) == ALL {
+            bits |= Verdict::KEPT;
+        }
+        self.verdicts[number as usize % VERDICTS] = (number, Verdict(bits));
+        Verdict(bits)
+    }
+
+    /// Holds the access of `lanes` against a record and reports what is wrong.
+    #[inline]
+    fn check(&mut self, events: &[Event], rec: Rec, lanes: u32, addr: u64) {
+        let verdict = self.verdict(events, rec.event);
+        let to_self = rec.mask == lanes && lanes.is_power_of_two() && verdict.any(Verdict::HARMLESS_TO_SELF);
+        if !to_self && !verdict.any(Verdict::HARMLESS) {
+            self.check_lanes(&events[rec.event as usize], rec.mask, lanes, addr);
+        }
+    }
+
+    #[cold]
+    fn check_lanes(&mut self, e: &Event, mask: u32, lanes: u32, addr: u64) {
         let (mine, theirs) = (self.event.how, e.how);
         if mine.write() && theirs.is_nc() || mine.is_nc() && theirs.write() {
-            self.report(FindingClass::NcLoadOfWritten, lanes.trailing_zeros(), addr, e, mask.trailing_zeros());
-            return false;
-        }
-        if !mine.write() && !theirs.write() || self.morally_strong(e) {
-            return true;
+            return self.report(FindingClass::NcLoadOfWritten, lanes.trailing_zeros(), addr, e, mask.trailing_zeros());
         }
         let know = self.know;
-        let for_all = know.main.covers_all(self.who.block, e);
         let race = |op: &mut Self, lane, other| op.report(op.race_class(e, other), lane, addr, e, other);
-        if !for_all && !self.each_lane_knows(&know.main, e, mask, lanes, race) {
-            return false;
+        if !self.each_lane_knows(&know.main, e, mask, lanes, race) {
+            return;
         }
         if mine.is_async() && theirs.write() && !theirs.is_async() {
             let missing = |op: &mut Self, lane, other| op.report(FindingClass::MissingProxyFence, lane, addr, e, other);
-            return match self.proxy() {
-                Some(view) if view.covers_all(self.who.block, e) => for_all,
+            match self.proxy() {
                 Some(view) => {
                     self.each_lane_knows(view, e, mask, lanes, missing);
-                    false
                 }
-                None => {
-                    missing(self, lanes.trailing_zeros(), mask.trailing_zeros());
-                    false
-                }
-            };
+                None => missing(self, lanes.trailing_zeros(), mask.trailing_zeros()),
+            }
         }
-        for_all
     }
 
     /// Calls `unknown` with the first lane that does not know a lane's share of the event, if there is one.
@@ -220,26 +285,21 @@ impl<'a> Op<'a> {
 
     /// True when the record need not be kept once this access of `lanes` is recorded.
     #[inline]
-    fn supersedes(&mut self, e: &Event, rec: Rec, lanes: u32) -> bool {
-        rec.event == self.superseded || self.supersedes_slow(e, rec, lanes)
+    fn supersedes(&mut self, events: &[Event], rec: Rec, lanes: u32) -> bool {
+        let verdict = self.verdict(events, rec.event);
+        if verdict.any(Verdict::SUPERSEDED | Verdict::KEPT) {
+            verdict.any(Verdict::SUPERSEDED)
+        } else if verdict.any(Verdict::SUPERSEDED_BY_SELF) && rec.mask & !lanes == 0 {
+            true
+        } else {
+            self.supersedes_lanes(&events[rec.event as usize], rec, lanes)
+        }
     }
 
-    fn supersedes_slow(&mut self, e: &Event, rec: Rec, lanes: u32) -> bool {
-        if !self.dominates(e) {
-            return false;
-        }
-        // A copy's end passes on nothing of its issuer, so only its write, which ends what was there, stands for others.
-        let stands = self.event.how.write() || self.event.slot < self.who.warps;
-        if stands && self.know.main.covers_all(self.who.block, e) {
-            self.superseded = rec.event;
-            return true;
-        }
-        let families = FAMILIES as u32 * self.who.warps;
-        let same_slot = e.block == self.event.block && e.slot == self.event.slot && e.slot < families;
-        if same_slot && rec.mask & !self.record(lanes).mask == 0 {
-            return true;
-        }
-        if !stands {
+    /// Where lanes of one slot are known to different degrees. The event is dominated and this access stands for it.
+    #[cold]
+    fn supersedes_lanes(&mut self, e: &Event, rec: Rec, lanes: u32) -> bool {
+        if !self.event.how.write() && self.event.slot >= self.who.warps {
             return false;
         }
         let missing = self.know.main.missing(self.who.block, e, rec.mask);
@@ -290,8 +350,15 @@ impl Tables {
             let mut child = self.splits[children][i as usize];
             let base = i * step;
             let inside = part.start.max(base) - base..part.end.min(base + step) - base;
-            self.touch(&mut child, step, inside, op, lanes, addr + u64::from(base));
+            if inside.end - inside.start == step && child.w.event != SPLIT {
+                self.leaf(&mut child, op, lanes, addr + u64::from(base));
+            } else {
+                self.touch(&mut child, step, inside, op, lanes, addr + u64::from(base));
+            }
             self.splits[children][i as usize] = child;
+        }
+        if part.end - part.start < size {
+            return;
         }
         let cells = &self.splits[children];
         if cells[0].w.event < SPLIT && cells.iter().all(|c| c == &cells[0]) {
@@ -307,78 +374,74 @@ impl Tables {
             return self.leaf_list(cell, op, lanes, addr);
         }
         let rec = op.record(lanes);
-        let (w, r) = (cell.w, cell.r);
-        if w.event != NONE && w.event != op.harmless[0] && op.check(&self.events[w.event as usize], w.mask, lanes, addr)
-        {
-            op.harmless[0] = w.event;
-        }
         let how = op.event.how;
+        if cell.w.event != NONE {
+            op.check(&self.events, cell.w, lanes, addr);
+        }
         if how.write() {
-            if r.event != NONE
-                && r.event != op.harmless[1]
-                && op.check(&self.events[r.event as usize], r.mask, lanes, addr)
-            {
-                op.harmless[1] = r.event;
+            if cell.r.event != NONE {
+                op.check(&self.events, cell.r, lanes, addr);
             }
             if !how.is_strong() {
                 *cell = Cell { w: rec, r: Rec::default() };
                 return;
             }
+            if cell.r.event != NONE && op.supersedes(&self.events, cell.r, lanes) {
+                cell.r = Rec::default();
+            }
         }
         let place = if how.write() { &mut cell.w } else { &mut cell.r };
         if place.event == rec.event {
             place.mask |= rec.mask;
-        } else if place.event == NONE || op.supersedes(&self.events[place.event as usize], *place, lanes) {
+        } else if place.event == NONE || op.supersedes(&self.events, *place, lanes) {
             *place = rec;
         } else {
             let number = self.take_list(cell);
             self.lists[number as usize].push(rec);
             self.trim(number, op);
-            return;
-        }
-        if how.write() && r.event != NONE && op.supersedes(&self.events[r.event as usize], r, lanes) {
-            cell.r = Rec::default();
         }
     }
 
     fn leaf_list(&mut self, cell: &mut Cell, op: &mut Op<'_>, lanes: u32, addr: u64) {
         let rec = op.record(lanes);
         let number = cell.w.mask;
-        let mut list = std::mem::take(&mut self.lists[number as usize]);
         let weak_write = op.event.how.is_weak_write();
-        let mut merged = false;
-        list.retain_mut(|old| {
+        let list = &mut self.lists[number as usize];
+        let (mut kept, mut merged) = (0, false);
+        for i in 0..list.len() {
+            let old = list[i];
+            let mut keep = old;
             if old.event == rec.event && !weak_write {
-                old.mask |= rec.mask;
+                keep.mask |= rec.mask;
                 merged = true;
-                return true;
+            } else {
+                op.check(&self.events, old, lanes, addr);
+                if weak_write || op.supersedes(&self.events, old, lanes) {
+                    continue;
+                }
             }
-            let e = &self.events[old.event as usize];
-            let place = usize::from(!e.how.write());
-            if old.event != op.harmless[place] && op.check(e, old.mask, lanes, addr) {
-                op.harmless[place] = old.event;
-            }
-            !weak_write && !op.supersedes(e, *old, lanes)
-        });
+            list[kept] = keep;
+            kept += 1;
+        }
+        list.truncate(kept);
         if !merged {
             list.push(rec);
         }
-        let writes = list.iter().filter(|r| self.events[r.event as usize].how.write()).count();
-        if writes <= 1 && list.len() - writes <= 1 {
-            *cell = Cell::default();
-            for rec in list.drain(..) {
-                if self.events[rec.event as usize].how.write() {
-                    cell.w = rec;
-                } else {
-                    cell.r = rec;
-                }
-            }
-            self.lists[number as usize] = list;
-            self.free_lists.push(number);
-        } else {
-            self.lists[number as usize] = list;
-            self.trim(number, op);
+        if list.len() > 2 {
+            return self.trim(number, op);
         }
+        let write = |rec: &Rec| self.events[rec.event as usize].how.write();
+        if let [w] = list[..] {
+            *cell = if write(&w) { Cell { w, r: Rec::default() } } else { Cell { w: Rec::default(), r: w } };
+        } else if let [a, b] = list[..]
+            && write(&a) != write(&b)
+        {
+            *cell = if write(&a) { Cell { w: a, r: b } } else { Cell { w: b, r: a } };
+        } else {
+            return;
+        }
+        list.clear();
+        self.free_lists.push(number);
     }
 
     /// Turns the records of a cell into a list and returns its number.
@@ -394,14 +457,21 @@ impl Tables {
     }
 
     /// Keeps a list within its bounds.
+    #[inline]
     fn trim(&mut self, number: u32, op: &Op<'_>) {
+        if self.lists[number as usize].len() > MAX_FOREIGN_READS {
+            self.trim_long(number, op);
+        }
+    }
+
+    fn trim_long(&mut self, number: u32, op: &Op<'_>) {
         let events = &self.events;
         let list = &mut self.lists[number as usize];
         let foreign_read = |rec: &Rec| {
             let e = &events[rec.event as usize];
             e.block != op.event.block && !e.how.write() && !e.how.is_nc()
         };
-        if list.len() > MAX_FOREIGN_READS && list.iter().filter(|rec| foreign_read(rec)).count() > MAX_FOREIGN_READS {
+        if list.iter().filter(|rec| foreign_read(rec)).count() > MAX_FOREIGN_READS {
             let oldest = list.iter().position(foreign_read).expect("counted above");
             list.remove(oldest);
         }

@@ -42,6 +42,8 @@ pub(super) type AddressMap<V> = HashMap<u64, V, BuildHasherDefault<AddressHasher
 pub(super) struct Shadow {
     index: AddressMap<u32>,
     pages: Vec<Box<[Cell; CELLS]>>,
+    /// The page touched last: its number, its place in `pages`.
+    last_page: (u64, u32),
     tables: Tables,
     recent: Box<[u32; RECENT]>,
     /// Events of copies in flight, by pin number; their epoch is written when they land.
@@ -66,6 +68,7 @@ impl Shadow {
         Shadow {
             index: AddressMap::with_capacity_and_hasher(pages, BuildHasherDefault::default()),
             pages: Vec::with_capacity(pages),
+            last_page: (u64::MAX, 0),
             tables: Tables::new(nothing),
             recent: Box::new([NONE; RECENT]),
             pins: Vec::new(),
@@ -150,11 +153,10 @@ impl Shadow {
         while at < end {
             let page_number = at / PAGE;
             let page_end = end.min((page_number + 1) * PAGE);
-            let page = *self.index.entry(page_number).or_insert_with(|| {
-                self.pages.push(Box::new([Cell::default(); CELLS]));
-                self.pages.len() as u32 - 1
-            });
-            let cells = &mut self.pages[page as usize];
+            if self.last_page.0 != page_number {
+                self.last_page = (page_number, self.page(page_number));
+            }
+            let cells = &mut self.pages[self.last_page.1 as usize];
             while at < page_end {
                 let base = at & !(CELL - 1);
                 let next = page_end.min(base + CELL);
@@ -176,6 +178,13 @@ impl Shadow {
                 self.objects.retain(|a, _| !(addr..end).contains(a));
             }
         }
+    }
+
+    fn page(&mut self, number: u64) -> u32 {
+        *self.index.entry(number).or_insert_with(|| {
+            self.pages.push(Box::new([Cell::default(); CELLS]));
+            self.pages.len() as u32 - 1
+        })
     }
 
     /// Drops the events that nothing names any more.

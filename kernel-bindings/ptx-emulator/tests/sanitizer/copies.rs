@@ -526,3 +526,33 @@ fn copies_of_other_blocks_race() {
     play.only(GlobalRace);
     assert_eq!(play.conflicts[0].other.block, 0);
 }
+
+#[test]
+fn old_events_are_dropped_and_live_ones_are_kept() {
+    // Some hundred thousand epochs between the issue of a load and its landing, with a record to be found before them.
+    let mut play = Play::block(2);
+    play.init((0, 0), 2048);
+    play.blocks[0].fence(0, 1, Fence::MbarrierInit);
+    play.bar(0, &[0, 1]);
+    play.write((1, 1), 512);
+    let written = play.place;
+    let id = play.load((0, 0), 0, G, 64, 2048);
+    for _ in 0..200_000 {
+        play.read((0, ALL), 1024);
+        play.write((0, 1), 3000);
+        play.blocks[0].warp_sync(0, ALL);
+    }
+    play.clean();
+    play.read((0, 1), 512);
+    play.only(SharedRace);
+    assert_eq!(play.conflicts[0].other.place, written);
+    play.conflicts.clear();
+    play.read((0, 1), 0);
+    play.only(AsyncEarlyAccess);
+    play.conflicts.clear();
+    play.blocks[0].bulk_landed(id);
+    play.complete(2048);
+    play.observe((1, 1), 2048);
+    play.read((1, 1), 0);
+    play.clean();
+}
