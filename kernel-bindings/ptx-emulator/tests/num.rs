@@ -1,6 +1,8 @@
 //! Number formats and arithmetic against definitions: every bit pattern of the small formats, brackets for directed
 //! rounding, tables of the PTX ISA for the special cases.
 
+#![allow(clippy::needless_range_loop)]
+
 use proptest::prelude::*;
 use ptx_emulator::ir::{Binary, Cmp, FloatClass, FloatMods, Rounding, Ternary, Type, Unary};
 use ptx_emulator::num::{self, formats, lanes, soft};
@@ -416,7 +418,8 @@ fn special_values_of_the_approximate_functions() {
 fn any_f32() -> impl Strategy<Value = f32> {
     prop_oneof![
         any::<u32>().prop_map(f32::from_bits),
-        (-30i32..30, any::<u32>()).prop_map(|(e, m)| f32::from_bits((127 + e) as u32 * (1 << 23) | m & 0x807f_ffff)),
+        (-30i32..30, any::<u32>())
+            .prop_map(|(e, m)| f32::from_bits(((127 + e) as u32 * (1 << 23)) | (m & 0x807f_ffff))),
         prop_oneof![Just(0.0), Just(-0.0), Just(f32::MAX), Just(f32::MIN_POSITIVE), Just(1e-45)],
     ]
 }
