@@ -4,6 +4,7 @@
 //! card would leave undefined is a [`Finding`]. See [`machine`] for an example.
 #![warn(missing_docs)]
 
+pub mod case;
 mod cfg;
 pub mod check;
 pub mod counters;

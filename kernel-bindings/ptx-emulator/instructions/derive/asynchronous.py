@@ -173,7 +173,7 @@ def bulk():
            declarations=".shared .align 128 .b8 pool[64];\n.reg .b32 %base, %own;\n.reg .b64 %start;\n.reg .pred %first;")
     rows = [((77 + i,), (77 + i,)) for i in range(128)]
     kernel("setmaxnreg", "setmaxnreg.dec and .inc by a whole warpgroup", [("a", "b32")], [("d", "b32")], rows,
-           "setmaxnreg.dec.sync.aligned.u32 40;\nmov.b32 %d, %a;\nsetmaxnreg.inc.sync.aligned.u32 64;", derivation="no value changes", target="sm_90a", version="8.0", directives=".maxntid 128, 1, 1\n.maxnreg 64")
+           "setmaxnreg.dec.sync.aligned.u32 40;\nmov.b32 %d, %a;\nsetmaxnreg.inc.sync.aligned.u32 64;", derivation="no value changes", target="sm_120a", version="8.7", directives=".maxntid 128, 1, 1\n.maxnreg 64")
 
 
 def run():

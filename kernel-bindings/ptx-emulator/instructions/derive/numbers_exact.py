@@ -196,12 +196,12 @@ def sqrt_bits(x, fmt, mode):
         return canonical_nan(fmt)
     import math
 
-    scale = Fraction(4) ** 200
+    scale = Fraction(4) ** 1300
     root = math.isqrt((x * scale).numerator // (x * scale).denominator)
-    exact = Fraction(root, 2**200)
+    exact = Fraction(root, 2**1300)
     if exact * exact != x:
         # Strictly between two neighbours: any value in between rounds alike.
-        exact += Fraction(1, 2**201)
+        exact += Fraction(1, 2**1301)
     return encode(exact, fmt, mode)
 
 

@@ -127,7 +127,8 @@ pub(super) fn load(reader: &Reader, what: &str, raw: RawCompare, buffer: &Buffer
             let bytes = reader.read(what.to_owned(), &file)?;
             let elements = buffer.bytes / buffer.dtype.bytes() as u64;
             if bytes.len() as u64 != elements * 4 {
-                let problem = format!("{elements} elements need {} bytes of f32, `{file}` has {}", elements * 4, bytes.len());
+                let problem =
+                    format!("{elements} elements need {} bytes of f32, `{file}` has {}", elements * 4, bytes.len());
                 return reader.wrong(what, problem);
             }
             let bounds: Vec<f32> =
@@ -163,7 +164,8 @@ fn formats(
     for (index, name) in pairs {
         let slot = index.parse::<usize>().ok().and_then(|index| out.get_mut(index));
         let (Some(slot), Some(format)) = (slot, ElementFormat::from_name(&name)) else {
-            return reader.wrong(what, format!("`element_formats` at {index}: `{name}` is no format, or no such index"));
+            return reader
+                .wrong(what, format!("`element_formats` at {index}: `{name}` is no format, or no such index"));
         };
         if format.bits() > 8 * buffer.dtype.bytes() as u32 {
             return reader.wrong(what, format!("`{name}` does not fit into elements of type {}", buffer.dtype.name()));
@@ -174,7 +176,7 @@ fn formats(
 }
 
 /// Compares the bytes of a buffer; `None` when they agree.
-pub fn compare(buffer: &Buffer, compare: &Compare, got: &[u8], want: &[u8]) -> Option<Mismatch> {
+pub(super) fn compare(buffer: &Buffer, compare: &Compare, got: &[u8], want: &[u8]) -> Option<Mismatch> {
     let size = buffer.dtype.bytes();
     let element = |bytes: &[u8], i: usize| {
         let mut wide = [0; 8];

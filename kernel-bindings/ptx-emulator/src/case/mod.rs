@@ -22,7 +22,7 @@ mod dtype;
 mod run;
 
 pub use compare::{Compare, Mismatch};
-pub use dtype::Dtype;
+pub use dtype::{Dtype, ElementFormat};
 pub use run::{Options, Outcome, OutputResult, SeedResult, run};
 
 use crate::finding::{Finding, FindingClass};
@@ -211,7 +211,8 @@ impl Expected {
         match self {
             Expected::None => findings.is_empty() && outputs_match,
             Expected::Some { class, also_accept } => {
-                !findings.is_empty() && findings.iter().all(|found| class.contains(found) || also_accept.contains(found))
+                !findings.is_empty()
+                    && findings.iter().all(|found| class.contains(found) || also_accept.contains(found))
             }
         }
     }
@@ -354,8 +355,11 @@ impl Case {
     /// # Errors
     /// [`CaseError`] names the file or key, what was expected and what was there.
     pub fn load(path: &Path) -> Result<Case, CaseError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| CaseError::Read { what: "case file".into(), path: path.to_owned(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| CaseError::Read {
+            what: "case file".into(),
+            path: path.to_owned(),
+            source,
+        })?;
         let raw: RawCase =
             serde_json::from_str(&text).map_err(|source| CaseError::Json { path: path.to_owned(), source })?;
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -367,7 +371,8 @@ impl Case {
         let Ok(ptx) = ptx else {
             return reader.wrong(format!("`{}`", raw.ptx), "the PTX is not UTF-8 text");
         };
-        for (key, wanted, directive) in [("target", &raw.target, ".target"), ("ptx_version", &raw.ptx_version, ".version")]
+        for (key, wanted, directive) in
+            [("target", &raw.target, ".target"), ("ptx_version", &raw.ptx_version, ".version")]
         {
             let Some(wanted) = wanted else { continue };
             if let Some(got) = directive_of(&ptx, directive)
@@ -439,7 +444,11 @@ fn buffer(reader: &Reader, name: &str, raw: RawBuffer) -> Result<Buffer, CaseErr
         return reader.wrong(what, format!("`bytes` is {}, {shape} has {size} bytes", raw.bytes));
     }
     let unused = |key: &str, there: bool| {
-        if there { reader.wrong(format!("buffer `{name}`"), format!("`{key}` does not go with this `init`")) } else { Ok(()) }
+        if there {
+            reader.wrong(format!("buffer `{name}`"), format!("`{key}` does not go with this `init`"))
+        } else {
+            Ok(())
+        }
     };
     unused("file", raw.file.is_some() && !matches!(raw.init, RawInit::File))?;
     unused("value", raw.value.is_some() && !matches!(raw.init, RawInit::Fill))?;
@@ -464,7 +473,12 @@ fn buffer(reader: &Reader, name: &str, raw: RawBuffer) -> Result<Buffer, CaseErr
     Ok(Buffer { dtype: raw.dtype, shape: raw.shape, bytes: raw.bytes, init })
 }
 
-fn launch(reader: &Reader, number: usize, raw: RawLaunch, buffers: &BTreeMap<String, Buffer>) -> Result<Launch, CaseError> {
+fn launch(
+    reader: &Reader,
+    number: usize,
+    raw: RawLaunch,
+    buffers: &BTreeMap<String, Buffer>,
+) -> Result<Launch, CaseError> {
     let mut args = Vec::new();
     for (index, raw) in raw.args.into_iter().enumerate() {
         let what = format!("launch {number}, argument {}", index + 1);
