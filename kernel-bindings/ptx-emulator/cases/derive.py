@@ -115,17 +115,6 @@ def bounds():
     Case("out_of_bounds", "2 x + 1 without the bound check", "bounds.cu", ["BUG"]).buffer("x", "f32", [1000], x).buffer("y", "f32", [1000]).launch("scale_add", 4, 256, "x", "y", ("s32", 1000)).bug("out_of_bounds", also=["uninitialized"], note="24 threads reach past the end")
 
 
-def remote_exit():
-    x = pseudo(128, 10000)
-    y = x[64:] + x[:64]
-    for name, title, defines in (("cluster_swap", "two blocks of a cluster swap numbers through shared memory", []), ("use_after_free", "shared memory of a block that has ended", ["BUG"])):
-        case = Case(name, title, "remote_exit.cu", defines, "sm_120a").buffer("x", "s32", [128], x).buffer("y", "s32", [128]).launch("swap_blocks", 2, 64, "x", "y", cluster=[2, 1, 1])
-        if defines:
-            case.bug("use_after_free", note="block 1 ends without waiting for its reader")
-        else:
-            case.output("y", ("s32", y)).write()
-
-
 def alignment():
     x = [float(v) for v in pseudo(136, 100)]
     for name, title, offset in (("sum_of_four", "16-byte loads at an aligned offset", 16), ("misaligned", "16-byte loads at offset 4", 4)):
@@ -168,7 +157,7 @@ def counters():
 def async_copies():
     x = pseudo(256, 100000, 7)
     y = [x[4 * (i ^ 1) + k] for i in range(64) for k in range(4)]
-    simple("async_copy", "async_early_access", "cp.async through shared memory", "shared memory is read before the copies are waited for", "async_copy.cu", "through_shared", x, y, 64, ["async_early_access"], also=["shared_race"], bug="EARLY")
+    simple("async_copy", "async_early_access", "cp.async through shared memory", "shared memory is read before the copies are waited for", "async_copy.cu", "through_shared", x, y, 64, ["async_early_access"], also=["uninitialized"], bug="EARLY")
     Case("async_in_flight_at_exit", "the block ends with copies pending", "async_copy.cu", ["LEAVE"]).buffer("x", "s32", [256], x).buffer("y", "s32", [256]).launch("through_shared", 1, 64, "x", "y").bug("async_in_flight_at_exit")
     x = [v - 50 for v in pseudo(128, 100, 9)]
     simple("bulk_store", "missing_proxy_fence", "squares leave shared memory by one bulk copy", "the same without fence.proxy.async", "bulk_store.cu", "square_out", x, [v * v for v in x], 128, ["missing_proxy_fence"], target="sm_120a")
@@ -276,7 +265,7 @@ def features():
 
     x = [1000]
     case = Case("tolerated_store", "all threads store one value to one word, tolerated by line", "benign.cu").buffer("x", "s32", [1], x).buffer("y", "s32", [64]).launch("broadcast", 1, 64, "x", "y")
-    lines = [i + 1 for i, line in enumerate(open(os.path.join(case.folder, "kernel.ptx"))) if "st.volatile.shared" in line]
+    lines = [i + 1 for i, line in enumerate(open(os.path.join(case.folder, "kernel.ptx"))) if "st.shared" in line]
     case.json["tolerated"] = [{"class": "shared_race", "lines": lines, "why": "every thread stores the same value"}]
     case.output("y", ("s32", [1000 + i for i in range(64)]), {"kind": "exact"}).write()
     case = Case("masked_output", "only the low 16 bits of every word are compared", "benign.cu").buffer("x", "s32", [1], x).buffer("y", "s32", [64]).launch("broadcast", 1, 64, "x", "y")
@@ -286,7 +275,6 @@ def features():
 
 def main():
     bounds()
-    remote_exit()
     alignment()
     shared_memory()
     counters()

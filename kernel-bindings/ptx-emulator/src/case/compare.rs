@@ -249,7 +249,8 @@ fn outside(got: f64, want: f64, bound: f64) -> Option<f64> {
     if distance <= bound && !got.is_nan() && want.is_finite() && got.is_finite() {
         return None;
     }
-    Some(if distance.is_nan() { f64::INFINITY } else { distance / bound.max(f64::MIN_POSITIVE) })
+    let excess = distance / bound.max(f64::MIN_POSITIVE);
+    Some(if excess.is_nan() { f64::INFINITY } else { excess })
 }
 
 fn text(format: ElementFormat, bits: u64) -> String {
