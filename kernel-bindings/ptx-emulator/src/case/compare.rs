@@ -209,10 +209,10 @@ pub(super) fn compare(buffer: &Buffer, compare: &Compare, got: &[u8], want: &[u8
         }
         Compare::Within { bounds, formats } => {
             let row = (elements / formats.len().max(1)).max(1);
-            for i in 0..elements {
+            for (i, bound) in bounds.iter().enumerate().take(elements) {
                 let format = formats.get(i / row).copied().flatten().unwrap_or(format);
                 let (g, w) = (format.value(element(got, i)), format.value(element(want, i)));
-                let bound = bounds[i] as f64;
+                let bound = *bound as f64;
                 if bound == f64::INFINITY {
                     continue;
                 }

@@ -548,7 +548,7 @@ fn argument(reader: &Reader, what: &str, raw: RawArg) -> Result<Arg, CaseError> 
 
 fn from_hex(hex: &str) -> Result<Vec<u8>, String> {
     let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         return Err(format!("`bytes` has {} hex digits, expected an even number", digits.len()));
     }
     digits
