@@ -20,7 +20,7 @@ use crate::suite::Case;
 /// How much work a case is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Size {
-    /// A few pages or rows: a kernel needs less than about 50,000 warp instructions.
+    /// A few pages or rows: a kernel needs less than about 60,000 warp instructions.
     Quick,
     /// Shapes with every path, up to some tens of thousands of values per row.
     Full,

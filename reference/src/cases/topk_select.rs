@@ -236,7 +236,7 @@ pub fn cases() -> Vec<Case> {
     add(Quick, "infinity_beyond".into(), Shape { beyond: Beyond::Infinity, logits_pad: 1, ..of(16, &plateau) });
     add(Quick, "positions_only".into(), Shape { slots: false, lens: false, ..of(16, &plateau) });
     add(Quick, "slots_only".into(), Shape { positions: false, lens: false, ..of(16, &plateau) });
-    let four = [(100, normal), (20, normal), (0, normal), (90, Row::Plateau)];
+    let four = [(100, normal), (10, normal), (0, normal), (90, Row::Plateau)];
     add(Quick, "two_rows_per_sequence".into(), Shape { rows_per_sequence: 2, table_pad: 5, ..of(16, &four) });
     add(Quick, "page_of_2_rows".into(), Shape { page_size: 2, ..of(16, &plateau) });
     add(Quick, "page_of_61_rows".into(), Shape { page_size: 61, ..of(16, &plateau) });
