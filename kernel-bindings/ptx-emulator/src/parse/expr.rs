@@ -107,6 +107,9 @@ impl<'a> Cursor<'a> {
     }
 
     fn operator(&self) -> Option<(&'static str, u32)> {
+        if !matches!(self.peek(), Tok::Punct(_)) {
+            return None;
+        }
         let rest = self.rest();
         OPERATORS.iter().copied().find(|(op, _)| rest.starts_with(op))
     }

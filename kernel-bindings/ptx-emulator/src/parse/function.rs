@@ -7,6 +7,7 @@ use super::lex::Tok;
 use super::module::ModuleState;
 use super::operand::same_width;
 use super::scope::{Named, Pending, Scopes, Slot};
+use super::target::sm;
 use crate::ir::{Guard, Instruction, Op, Param, Space, Symbol, Type, Variable};
 
 /// Deepest nesting of `{ }` in a body.
@@ -195,6 +196,11 @@ impl<'m, 'a> Function<'m, 'a> {
             }
             _ => return Err(self.cursor.unexpected("a type in .reg")),
         };
+        if ty == Type::B128
+            && let Some(what) = sm(70, 8, 3).lacking(self.module.version, self.module.target)
+        {
+            return Err(self.cursor.error(ParseErrorKind::Target, format!("`.reg .b128`: {what}")));
+        }
         self.cursor.bump();
         loop {
             let at = self.cursor.pos();

@@ -84,6 +84,7 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
         (F16, _) => sm(70, 6, 3),
         (F16x2, _) => sm(60, 6, 2),
         (BF16 | BF16x2, _) => sm(90, 7, 8),
+        (B128, _) if scope == Scope::Sys => sm(90, 8, 4),
         (B128, _) => sm(90, 8, 3),
         (B16, _) => sm(70, 6, 3),
         _ => ANY,

@@ -128,9 +128,6 @@ fn fence<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseE
     if scope == Scope::Cluster {
         inst.need(f, sm(90, 7, 8))?;
     }
-    if matches!(sem, Sem::Acquire | Sem::Release) {
-        inst.need(f, sm(90, 8, 6))?;
-    }
     inst.exactly(f, 0)?;
     Ok(Op::Fence(match sem {
         Sem::Sc => Fence::Sc(scope),

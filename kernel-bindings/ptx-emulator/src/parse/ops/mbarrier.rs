@@ -85,7 +85,7 @@ fn order<'a>(
     let ordering = inst.mods.take_of(&[strong, ("relaxed", Ordering::Relaxed)]);
     let scope = inst.mods.take_of(&SCOPES);
     match ordering {
-        Some(Ordering::Relaxed) => inst.need(f, sm(90, 8, 0))?,
+        Some(Ordering::Relaxed) => inst.need(f, sm(90, 8, 6))?,
         Some(_) => inst.need(f, sm(80, 8, 0))?,
         None => {}
     }
@@ -134,6 +134,9 @@ fn arrive<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>, drop: bool) -> Resu
     if matches!(state, Some(Dst::Sink)) {
         // `_` as state came with PTX 7.1.
         inst.need(f, sm(80, 7, 1))?;
+    }
+    if counted && !expect_tx && !no_complete {
+        inst.need(f, sm(90, 7, 8))?;
     }
     let addr = f.addr(inst, at, space)?;
     let count = if counted { Some(f.src(inst, at + 1, U32)?) } else { None };

@@ -211,7 +211,7 @@ fn access<'a>(
     let vector = inst.mods.take_of(&[("v2", 2usize), ("v4", 4), ("v8", 8)]);
     let ty = inst.ty_of(f, &STORED)?;
     if ty == B128 {
-        inst.need(f, sm(70, 8, 3))?;
+        inst.need(f, if scope == Some(Scope::Sys) { sm(70, 8, 4) } else { sm(70, 8, 3) })?;
     }
     if mmio && vector.is_some() {
         return Err(inst.syntax(f, ".mmio has no vector form"));
