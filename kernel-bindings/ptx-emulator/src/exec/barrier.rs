@@ -25,6 +25,8 @@ pub(crate) struct Barrier {
     all: bool,
     /// A predicate among the votes depends on poison.
     unknown: bool,
+    /// Other counts that completed phases of this barrier had.
+    past: Vec<Option<u32>>,
 }
 
 impl Barrier {
@@ -91,6 +93,12 @@ impl Block<'_, '_> {
         }
         if !arrival.waits && threads.is_none() {
             return mismatch(self, warp, format!("barrier {id}: bar.arrive without a thread count"));
+        }
+        let have = 32 * self.warps.len() as u32;
+        if let Some(threads) = threads
+            && threads > have
+        {
+            return mismatch(self, warp, format!("barrier {id} waits for {threads} threads, the block has {have}"));
         }
         let barrier = &mut self.barriers[id as usize];
         let operator = arrival.reduction.map(|(op, _, _)| op);
@@ -180,7 +188,12 @@ impl Block<'_, '_> {
         if let Some(counters) = &mut self.counters {
             counters.barriers += 1;
         }
-        let done = std::mem::take(&mut self.barriers[id as usize]);
+        let mut done = std::mem::take(&mut self.barriers[id as usize]);
+        let mut past = std::mem::take(&mut done.past);
+        if !past.contains(&done.threads) {
+            past.push(done.threads);
+        }
+        self.barriers[id as usize].past = past;
         self.progress += 1;
         self.activity += 1;
         for (w, _) in &done.arrived {
@@ -193,6 +206,15 @@ impl Block<'_, '_> {
             }
         }
         None
+    }
+
+    /// Nobody can move: a barrier that completed with other counts before, and that now lacks threads, is the reason.
+    pub(crate) fn mismatched_barrier(&self) -> Option<String> {
+        self.barriers.iter().enumerate().find_map(|(id, b)| {
+            let other = b.past.iter().find(|past| !b.arrived.is_empty() && **past != b.threads)?;
+            let words = |t: Option<u32>| t.map_or("all threads".to_owned(), |t| format!("{t} threads"));
+            Some(format!("barrier {id} waits for {}, other warps used it with {}", words(b.threads), words(*other)))
+        })
     }
 
     /// Lets the lanes of a warp go on that wait at a completed barrier.

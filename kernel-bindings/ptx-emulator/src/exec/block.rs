@@ -264,7 +264,11 @@ impl<'a, 'm> Block<'a, 'm> {
         self.aborted = true;
         let waits = self.waits();
         let at = self.first_place();
-        self.launch.report(FindingClass::Deadlock, at, || (None, None, format!("nobody can move: {waits}")));
+        let (class, reason) = match self.mismatched_barrier() {
+            Some(reason) => (FindingClass::BarrierMismatch, reason),
+            None => (FindingClass::Deadlock, "nobody can move".to_owned()),
+        };
+        self.launch.report(class, at, || (None, None, format!("{reason}: {waits}")));
     }
 
     fn first_place(&self) -> At {

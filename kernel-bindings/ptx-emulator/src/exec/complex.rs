@@ -361,7 +361,7 @@ impl Block<'_, '_> {
         }
         let target = |lane: usize| targets[(choice.0[lane] as usize).min(targets.len() - 1)];
         let exit = program.code.len() as u32;
-        let meet = program.ipdom[pc as usize];
+        let meet = program.meet(pc);
         let mut rest = mask;
         let mut at = index;
         while rest != 0 {

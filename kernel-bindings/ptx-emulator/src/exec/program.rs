@@ -519,6 +519,16 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// Where lanes that diverge at a branch meet again; the end of the code if they only meet to exit. Lanes that
+    /// return early must not be waited for.
+    pub(crate) fn meet(&self, pc: u32) -> u32 {
+        let meet = self.ipdom[pc as usize];
+        match self.code.get(meet as usize) {
+            Some(Ins { guard: ALWAYS, op: Op::Exit, .. }) => self.code.len() as u32,
+            _ => meet,
+        }
+    }
+
     /// Shape and element types of a matrix instruction, e.g. `m16n8k16.f32.bf16.bf16.f32`.
     pub(crate) fn matrix_name(&self, pc: usize) -> Option<(String, crate::ir::Shape)> {
         let Op::Mma(op) = &self.code[pc].op else { return None };

@@ -79,7 +79,7 @@ impl Block<'_, '_> {
                             continue;
                         }
                         let (taken, rest) = ((*target, active), (pc + 1, mask & !active));
-                        let meet = program.ipdom[pc as usize];
+                        let meet = program.meet(pc);
                         // Which side runs first is the schedule's choice.
                         if CHECKED && self.rng.next() & 1 == 1 {
                             warp.diverge(index, taken, rest, meet, exit);
