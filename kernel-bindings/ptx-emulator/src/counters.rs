@@ -257,12 +257,10 @@ pub(crate) fn wavefronts(addresses: &[u32; 32], mask: u32, bytes: u32) -> (u64, 
         // Distinct words per bank.
         let mut words = [[0u32; 32]; 32];
         let mut used = [0usize; 32];
-        for lane in first..first + group {
-            if mask >> lane & 1 == 0 {
-                continue;
-            }
-            let start = addresses[lane] / 4;
-            let end = (addresses[lane] + bytes.max(1) - 1) / 4;
+        let lanes = addresses[first..first + group].iter().enumerate();
+        for (_, address) in lanes.filter(|(lane, _)| members >> lane & 1 == 1) {
+            let start = address / 4;
+            let end = (address + bytes.max(1) - 1) / 4;
             for word in start..=end {
                 let bank = (word % 32) as usize;
                 if !words[bank][..used[bank]].contains(&word) {

@@ -127,7 +127,7 @@ pub(crate) fn binary_w(op: Binary, ty: Type, mods: &FloatMods) -> Option<(W2, Ru
         (S32 | U32, Add) => |a, b| map2(a, b, |x: u32, y: u32| x.wrapping_add(y)),
         (S32 | U32, Sub) => |a, b| map2(a, b, |x: u32, y: u32| x.wrapping_sub(y)),
         (S32 | U32, MulLo) => |a, b| map2(a, b, |x: u32, y: u32| x.wrapping_mul(y)),
-        (U32, MulHi) => |a, b| map2(a, b, |x: u32, y: u32| (u64::from(x) * u64::from(y) >> 32) as u32),
+        (U32, MulHi) => |a, b| map2(a, b, |x: u32, y: u32| ((u64::from(x) * u64::from(y)) >> 32) as u32),
         (S32, MulHi) => {
             |a, b| map2(a, b, |x: u32, y: u32| (i64::from(x as i32).wrapping_mul(i64::from(y as i32)) >> 32) as u32)
         }
@@ -184,8 +184,10 @@ pub(crate) fn binary_x(op: Binary, ty: Type, mods: &FloatMods) -> Option<(X2, Ru
         (S64 | U64, Add) => |a, b| map2(a, b, |x: u64, y: u64| x.wrapping_add(y)),
         (S64 | U64, Sub) => |a, b| map2(a, b, |x: u64, y: u64| x.wrapping_sub(y)),
         (S64 | U64, MulLo) => |a, b| map2(a, b, |x: u64, y: u64| x.wrapping_mul(y)),
-        (U64, MulHi) => |a, b| map2(a, b, |x: u64, y: u64| (u128::from(x) * u128::from(y) >> 64) as u64),
-        (S64, MulHi) => |a, b| map2(a, b, |x: u64, y: u64| (i128::from(x as i64) * i128::from(y as i64) >> 64) as u64),
+        (U64, MulHi) => |a, b| map2(a, b, |x: u64, y: u64| ((u128::from(x) * u128::from(y)) >> 64) as u64),
+        (S64, MulHi) => {
+            |a, b| map2(a, b, |x: u64, y: u64| ((i128::from(x as i64) * i128::from(y as i64)) >> 64) as u64)
+        }
         (U64, Min) => |a, b| map2(a, b, |x: u64, y: u64| x.min(y)),
         (U64, Max) => |a, b| map2(a, b, |x: u64, y: u64| x.max(y)),
         (S64, Min) => |a, b| map2(a, b, |x: u64, y: u64| (x as i64).min(y as i64) as u64),
@@ -284,7 +286,7 @@ pub(crate) fn ternary_w(op: Ternary, ty: Type, mods: &FloatMods) -> Option<W3> {
     Some(match (ty, op) {
         (S32 | U32, MadLo) => |a, b, c| map3(a, b, c, |x: u32, y: u32, z: u32| x.wrapping_mul(y).wrapping_add(z)),
         (U32, MadHi) => |a, b, c| {
-            map3(a, b, c, |x: u32, y: u32, z: u32| ((u64::from(x) * u64::from(y) >> 32) as u32).wrapping_add(z))
+            map3(a, b, c, |x: u32, y: u32, z: u32| (((u64::from(x) * u64::from(y)) >> 32) as u32).wrapping_add(z))
         },
         (S16 | U16, MadLo) => {
             |a, b, c| map3(a, b, c, |x: u32, y: u32, z: u32| x.wrapping_mul(y).wrapping_add(z) & 0xffff)

@@ -299,7 +299,7 @@ impl Block<'_, '_> {
         for lane in lanes_of(ok) {
             let bytes = warp.w(program, op.size).0[lane];
             let lane_mask = 1 << lane;
-            if bytes % 16 != 0 {
+            if !bytes.is_multiple_of(16) {
                 let message = format!("bulk copy of {bytes} bytes, which is not a multiple of 16");
                 self.report_text(FindingClass::Misaligned, warp, pc, Some(lane), message);
                 self.fault();

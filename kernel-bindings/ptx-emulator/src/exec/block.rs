@@ -230,7 +230,8 @@ impl<'a, 'm> Block<'a, 'm> {
             return Turn::Progress;
         }
         // Lanes that wait to reconverge may be the ones that the others poll for.
-        if self.warps.iter_mut().fold(false, |any, warp| warp.release_joins() || any) {
+        let released = self.warps.iter_mut().filter_map(|warp| warp.release_joins().then_some(())).count();
+        if released > 0 {
             self.idle_rounds = 0;
             return Turn::Progress;
         }

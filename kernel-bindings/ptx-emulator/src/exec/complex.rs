@@ -386,7 +386,7 @@ impl Block<'_, '_> {
             Ok(met) => met,
         };
         let lane = Some(met.lanes.trailing_zeros() as usize & 31);
-        if !(24..=256).contains(&registers) || registers % 8 != 0 {
+        if !(24..=256).contains(&registers) || !registers.is_multiple_of(8) {
             let message = format!("setmaxnreg to {registers} registers: 24 to 256 in steps of 8");
             self.report_text(FindingClass::BadLaunch, warp, pc, lane, message);
             return met.flow;

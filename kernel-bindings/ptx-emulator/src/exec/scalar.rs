@@ -151,7 +151,7 @@ fn int_binary(op: Binary, ty: Type, mods: &FloatMods, a: u64, b: u64) -> Option<
         Binary::MulLo | Binary::MulWide => x.wrapping_mul(y) as u64,
         Binary::MulHi => (x.wrapping_mul(y) >> bits) as u64,
         Binary::Mul24Lo => (extend(a, 24, sign) * extend(b, 24, sign)) as u64 & 0xffff_ffff,
-        Binary::Mul24Hi => (extend(a, 24, sign) * extend(b, 24, sign) >> 16) as u64 & 0xffff_ffff,
+        Binary::Mul24Hi => ((extend(a, 24, sign) * extend(b, 24, sign)) >> 16) as u64 & 0xffff_ffff,
         Binary::Div | Binary::Rem if y == 0 => u64::MAX,
         Binary::Div => (x / y) as u64,
         Binary::Rem => (x % y) as u64,
@@ -185,7 +185,7 @@ fn int_ternary(op: Ternary, ty: Type, mods: &FloatMods, a: u64, b: u64, c: u64) 
         Ternary::MadWide => (x * y).wrapping_add(extend(c, bits * 2, sign)) as u64,
         Ternary::Mad24Lo => (extend(a, 24, sign) * extend(b, 24, sign)).wrapping_add(z) as u64,
         Ternary::Mad24Hi => {
-            let high = extend((extend(a, 24, sign) * extend(b, 24, sign) >> 16) as u64, 32, sign) + z;
+            let high = extend(((extend(a, 24, sign) * extend(b, 24, sign)) >> 16) as u64, 32, sign) + z;
             if mods.sat { clamp_to(high, bits, sign) } else { high as u64 }
         }
         Ternary::Sad => (z + (x - y).abs()) as u64,
