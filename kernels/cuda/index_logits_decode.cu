@@ -6,7 +6,7 @@
 //      index_k        pages of P rows, P a multiple of 32; fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16
 //      block_table    [b, max_pages] s32, last axis contiguous;  context_lens [b, s_q] s32
 // Out  index_logits   [b * s_q, stride_logits] f32
-// Launch: any grid (one block per SM is meant), 256 threads = 7 consumer warps + 1 producer warp, Plan<format> bytes of
+// Launch: any grid (one block per SM is meant), 224 threads = 6 consumer warps + 1 producer warp, Plan<format> bytes of
 // shared memory.
 //
 //      logit[r, j] = k_scale[j] * sum_h w[r, h] * relu(q[r, h] . k[j])         (k_scale = 1 for bf16 keys)
@@ -20,7 +20,7 @@
 //
 // Work. A tile is 64 consecutive keys of one sequence for all of its queries. Tiles are numbered over the batch; a block
 // takes an equal, contiguous share (or what split_plan says). Every warp finds its place by itself: each sums the tile
-// counts of an eighth of the batch, one barrier later everybody knows the eight sums, the share and where it starts. Lengths
+// counts of a seventh of the batch, one barrier later everybody knows the seven sums, the share and where it starts. Lengths
 // are read on the device only, so a captured launch replays with other lengths.
 //
 // Pipeline. The producer warp walks the share, 32 tiles at a time (one lane each finds sequence and page ids), and fills a
@@ -28,6 +28,8 @@
 // warp belongs to one query of the sequence; it scores half a tile (32 keys) at a time, in turn with the other warps of that
 // query, so keys are fetched once for all queries. The query is the left operand of the products and stays in registers (64
 // for e4m3, 128 for bf16, 8 weights) until the sequence changes. Every lane that read from a slot arrives on its `empty`.
+// A wait by parity cannot tell a phase from the one two phases back, so a warp has to see every phase of the slots that it
+// waits for: the jobs of 6, 3, 2 or 1 warps (s_q = 1..4) repeat after 3, 3, 1, 1 tiles, and the ring is a multiple of 3 long.
 //
 // Shared memory. Bulk copies cannot swizzle, and rows of 128 B put the same 16-byte chunk of all rows into the same banks.
 // Two things make the loads free of conflicts: the k axis is permuted (lane t of a quad takes chunks t, t + 4, ... of a row
@@ -51,8 +53,9 @@
 enum class Format { FP8, BF16 };
 
 constexpr int LANES = 32;
-constexpr int CONSUMERS = 7;               // warps
+constexpr int CONSUMERS = 6;               // warps
 constexpr int WARPS = CONSUMERS + 1;       // the last one is the producer
+constexpr int TURN = 3;                    // tiles after which the warps of a query take the same jobs again, or a divisor
 constexpr int THREADS = WARPS * LANES;
 constexpr int TILE = 64;                   // keys
 constexpr int HALF = TILE / 2;
@@ -72,8 +75,9 @@ struct Shape {
   static constexpr int HALF_SCALES = HALF * ROW_BYTES;                       // where the scales of a half start
   static constexpr int HALF_PITCH = HALF * (ROW_BYTES + SCALE_BYTES) + 64;   // 64 B off the bank period of 128 B
   static constexpr int STAGE_BYTES = 2 * HALF_PITCH;
-  static constexpr int STAGES = F == Format::FP8 ? 11 : 6;
+  static constexpr int STAGES = F == Format::FP8 ? 9 : 6;
   static_assert(HALF_PITCH % 128 == 64, "rows of the two halves must use different banks");
+  static_assert(STAGES % TURN == 0, "every use of a slot must be seen by the same warps");
   static_assert(SCALE_BYTES == 0 || ROW_BYTES + SCALE_BYTES == SM120_INDEX_K_FP8_BYTES, "fp8 row");
   static_assert(SCALE_BYTES != 0 || ROW_BYTES == SM120_INDEX_K_BF16_BYTES, "bf16 row");
 };

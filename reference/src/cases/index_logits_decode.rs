@@ -225,6 +225,7 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "four_queries_far_apart", Shape { s_q: 4, ..rows(&[0, 70, 1, 64]) });
         add(Quick, "invalid_pages", Shape { holes: true, page_size: 32, ..rows(&[32 * 5 + 3]) });
         add(Quick, "padded_pages", Shape { page_pad: 48, ..rows(&[65]) });
+        add(Quick, "long_row", Shape { logits_pad: 1, ..rows(&[64 * 27 + 5]) });
         add(Quick, "nan", Shape { values: Values::Nan, ..rows(&[40, 12]) });
         add(Quick, "all_dots_negative", Shape { values: Values::Negative, ..rows(&[40]) });
         add(Quick, "heavy_tails", Shape { values: Values::Plain(Draw::Heavy), ..rows(&[64]) });
