@@ -11,6 +11,7 @@ mod function;
 mod inst;
 mod lex;
 mod module;
+mod mutate;
 mod operand;
 mod ops;
 mod scope;
@@ -18,3 +19,4 @@ mod special;
 mod target;
 
 pub use error::{ParseError, ParseErrorKind};
+pub use mutate::{SyncKind, SyncPoint, remove_statement, sync_points};
