@@ -4,7 +4,7 @@
 pub mod cli;
 pub mod devices;
 pub mod job;
-// pub mod mutants;
+pub mod mutants;
 pub mod parity;
 pub mod plots;
 pub mod report;

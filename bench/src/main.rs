@@ -2,7 +2,7 @@
 
 use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs};
 use bench::report::{self, Report};
-use bench::{devices, job};
+use bench::{devices, job, mutants};
 use clap::Parser;
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         None => main_job(&cli.report, cli.json.as_deref()),
         Some(Command::Devices(args)) => list_devices(&args),
         Some(Command::Parity(args)) => parity(&args),
-        Some(Command::Mutants(_args)) => Ok(false),
+        Some(Command::Mutants(args)) => mutation_score(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -70,7 +70,6 @@ fn parity(args: &ParityArgs) -> Result<bool, Failure> {
     Ok(report.failures().next().is_none())
 }
 
-#[cfg(any())]
 fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
     let score = mutants::score(args.module.as_deref().unwrap_or_default(), args.seeds)?;
     let mut modules: Vec<&str> = score.mutants.iter().map(|m| m.module.as_str()).collect();
