@@ -234,6 +234,15 @@ fn access<'a>(
     Ok(Access { space, ordering, scope, vector, ty, policy: hints.policy })
 }
 
+/// A scalar access may write its register as a vector of one, `{ %r1 }`: Triton does.
+fn unwrap_one(inst: &mut Inst<'_>, i: usize) {
+    if let RawKind::Vector(items) = &inst.args[i].kind
+        && let [one] = items.as_slice()
+    {
+        inst.args[i] = one.clone();
+    }
+}
+
 fn ld<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseError> {
     let nc = inst.mods.take("nc");
     let a = access(f, inst, ("acquire", Ordering::Acquire), &["ca", "cg", "cs", "lu", "cv"])?;
@@ -245,6 +254,7 @@ fn ld<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseErro
     let addr: Address = f.addr(inst, 1, a.space)?;
     check_policy(f, inst, a.policy)?;
     let d = if a.vector == 1 {
+        unwrap_one(inst, 0);
         f.wide_dst(inst, 0, a.ty)?
     } else {
         crate::ir::Dst::Vector(f.dst_list(inst, 0, a.vector, a.ty, may_be_wider)?)
@@ -262,6 +272,7 @@ fn st<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseErro
     let addr = f.addr(inst, 0, a.space)?;
     check_policy(f, inst, a.policy)?;
     let value = if a.vector == 1 {
+        unwrap_one(inst, 1);
         f.wide_src(inst, 1, a.ty)?
     } else {
         Operand::Vector(f.src_list(inst, 1, a.vector, a.ty, may_be_wider)?)
