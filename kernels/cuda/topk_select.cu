@@ -244,96 +244,106 @@ __device__ __forceinline__ Threshold search(SharedPlan& shared, Turns& turns, in
   return found;
 }
 
-// The candidates of a thread, quad by quad: bit 4 (i % 8) + c of half i / 8.
+// Entries of this thread: bit 4 i + c is entry (i, c), with the second word from quad 8 on.
 struct Mask {
   uint32_t half[2];
 };
 
+// Ranks of the entries in a mask among those of all threads, in order of position.
 struct Ranks {
-  uint32_t lanes[4];  // candidates of lower lanes, a byte per quad: quads 0 2 4 6, 1 3 5 7, 8 10 12 14, 9 11 13 15
-  uint32_t warp[4];   // candidates of the whole warp, likewise; at most 128
-  Sums sums;
-
-  // Calls f(i, rank of the thread's first candidate in quad i) for the quads in order.
-  template <class F>
-  __device__ __forceinline__ void each_quad(F f) const {
-    uint32_t start = sums.before;
-#pragma unroll
-    for (int i = 0; i < QUADS; ++i) {
-      const int word = i / 8 * 2 + i % 2, byte = i % 8 / 2 * 8;
-      f(i, start + (lanes[word] >> byte & 0xffu));
-      start += warp[word] >> byte & 0xffu;
-    }
-  }
+  uint2 lanes[2];   // how many lower lanes have, a byte per quad: quads 0 2 4 6 and 1 3 5 7 of each half
+  uint32_t before;  // lane i: how many come before quad i of this warp
+  uint32_t total;   // of all threads
 };
 
-// Ranks of candidates among those of all threads, in order of position. One barrier.
+// One barrier.
 __device__ __forceinline__ Ranks rank(SharedPlan& shared, Turns& turns, const Mask& mask, const Place& place) {
   Ranks ranks;
-  ranks.sums = sum_warps(shared, turns, redux_add(__popc(mask.half[0]) + __popc(mask.half[1])), place);
+  const Sums sums = sum_warps(shared, turns, redux_add(__popc(mask.half[0]) + __popc(mask.half[1])), place);
+  ranks.total = sums.total;
+  uint32_t of_quad = 0;  // lane i: how many quad i of the warp has
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // Bits per nibble, then per byte.
+    // Bits per nibble, then per byte: a quad of the whole warp has at most 128.
     uint32_t bits = mask.half[h];
     bits -= (bits >> 1) & 0x55555555u;
     bits = (bits & 0x33333333u) + ((bits >> 2) & 0x33333333u);
     const uint32_t even = bits & 0x0f0f0f0fu, odd = bits >> 4 & 0x0f0f0f0fu;
     const uint32_t to_even = scan_lanes(even, place.lane), to_odd = scan_lanes(odd, place.lane);
-    ranks.lanes[2 * h] = to_even - even;
-    ranks.lanes[2 * h + 1] = to_odd - odd;
-    ranks.warp[2 * h] = shfl_idx(to_even, 31);
-    ranks.warp[2 * h + 1] = shfl_idx(to_odd, 31);
+    ranks.lanes[h] = make_uint2(to_even - even, to_odd - odd);
+    const uint32_t all_even = shfl_idx(to_even, 31), all_odd = shfl_idx(to_odd, 31);
+    if (place.lane / 8 == h) of_quad = (place.lane % 2 == 0 ? all_even : all_odd) >> place.lane % 8 / 2 * 8 & 0xffu;
   }
+  ranks.before = sums.before + scan_lanes(of_quad, place.lane) - of_quad;
   return ranks;
 }
 
-// Appends the chosen entries of the tile to the list of length `listed`, in order of position, and returns the new length.
-// When they do not fit, nothing is written and the length that they would need is returned. One barrier, two with ties.
+// Calls f(b, rank) for every bit b of the mask, upwards.
+template <class F>
+__device__ __forceinline__ void each_entry(Mask mask, const Ranks& ranks, F f) {
+  uint32_t last = QUADS, in_quad = 0;
+#pragma unroll 1
+  while (vote_ballot((mask.half[0] | mask.half[1]) != 0) != 0) {
+    const int h = mask.half[0] == 0;
+    const uint32_t word = h == 0 ? mask.half[0] : mask.half[1];
+    const uint32_t bit = 32 * h + __ffs(word) - 1, quad = bit / 4;
+    const uint32_t before = shfl_idx(ranks.before, quad);
+    if (word == 0) continue;
+    in_quad = quad == last ? in_quad + 1 : 0;
+    last = quad;
+    const uint32_t even = h == 0 ? ranks.lanes[0].x : ranks.lanes[1].x, odd = h == 0 ? ranks.lanes[0].y : ranks.lanes[1].y;
+    f(bit, before + ((quad % 2 == 0 ? even : odd) >> quad % 8 / 2 * 8 & 0xffu) + in_quad);
+    if (h == 0)
+      mask.half[0] &= mask.half[0] - 1;
+    else
+      mask.half[1] &= mask.half[1] - 1;
+  }
+}
+
+// Appends the positions of the chosen entries of the tile to the list of length `listed`, in order, and returns the new
+// length. When they do not fit, nothing is written and the length that they would need is returned. One barrier, two with
+// ties. `first`: position of the first entry of this thread.
 __device__ __forceinline__ int append(SharedPlan& shared, Turns& turns, int listed, Threshold threshold,
                                       const Tile& entry, int first, const Place& place) {
   const float bound = value_of(threshold.edge);
-  Mask mask = {{0, 0}}, equal = {{0, 0}};
+  Mask mask = {{0, 0}};
 #pragma unroll
   for (int i = 0; i < QUADS; ++i)
 #pragma unroll
     for (int c = 0; c < 4; ++c)
       if (entry[i][c] >= bound) mask.half[i / 8] |= 1u << (4 * (i % 8) + c);
-  const bool prune = threshold.ties != ALL;
-  if (prune) {
+  if (threshold.ties != ALL) {
+    // Leave out the equal entries that come too late.
+    Mask equal = {{0, 0}};
 #pragma unroll
     for (int i = 0; i < QUADS; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         if (entry[i][c] == bound) equal.half[i / 8] |= 1u << (4 * (i % 8) + c);
-  }
-  // First the equal entries, to leave out those that come too late, then all that remain.
-  Ranks ranks;
-#pragma unroll 1
-  for (int pass = prune ? 0 : 1;; ++pass) {
-    const Mask counted = {{pass == 0 ? equal.half[0] : mask.half[0], pass == 0 ? equal.half[1] : mask.half[1]}};
-    ranks = rank(shared, turns, counted, place);
-    if (pass == 1) break;
-    ranks.each_quad([&](int i, uint32_t at) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const uint32_t bit = equal.half[i / 8] & 1u << (4 * (i % 8) + c);
-        if (bit != 0 && at++ >= threshold.ties) mask.half[i / 8] &= ~bit;
-      }
+    each_entry(equal, rank(shared, turns, equal, place), [&](uint32_t bit, uint32_t rank) {
+      if (rank < threshold.ties) return;
+      if (bit < 32)
+        mask.half[0] &= ~(1u << bit);
+      else
+        mask.half[1] &= ~(1u << (bit - 32));
     });
   }
-  const int length = listed + ranks.sums.total;
-  if (length > CAPACITY) return length;
-  ranks.sums.before += listed;
-  ranks.each_quad([&](int i, uint32_t at) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c)
-      if ((mask.half[i / 8] & 1u << (4 * (i % 8) + c)) != 0) {
-        shared.value[at] = entry[i][c];
-        shared.position[at] = first + i * 128 + c;
-        ++at;
-      }
-  });
+  const Ranks ranks = rank(shared, turns, mask, place);
+  const int length = listed + ranks.total;
+  if (length <= CAPACITY)
+    each_entry(mask, ranks, [&](uint32_t bit, uint32_t rank) {
+      shared.position[listed + rank] = first + bit / 4 * 128 + bit % 4;
+    });
   return length;
+}
+
+// Fills in the values from `from` on; thread t has the places t, t + THREADS .. of the list. The entries were in registers,
+// but at places that only the position tells; a few reads from the cache are quicker than 64 predicated stores.
+__device__ __forceinline__ void fetch_values(SharedPlan& shared, int from, int listed, const Source& source,
+                                             const Place& place) {
+#pragma unroll 1
+  for (int i = place.thread; i < listed; i += THREADS)
+    if (i >= from) shared.value[i] = source.values[shared.position[i]];
 }
 
 // Calls f(rank, value, position) for the chosen ones of the list, whose first `listed` entries are in order of position.
@@ -424,13 +434,15 @@ void SM120_ENTRY(topk_select)(const __grid_constant__ Sm120TopkSelectParams p) {
     const int64_t own_scratch = scratch + slice * topk;
     int tile = 0, listed = 0, chosen;
     Tile entry;
-    load_tile(entry, source, 0, place);
+    bool loaded = false;
     // Candidates: entries with the key `threshold.edge` or more.
     Threshold threshold = {LOWEST, ALL};
     bool searching = source.length > UNBOUNDED_LENGTH;
     Purpose purpose = BOUND;
 #pragma unroll 1
     for (;;) {
+      if (!loaded) load_tile(entry, source, tile, place);
+      loaded = true;
       if (searching) {
         int in_list = listed;
         if (purpose == BOUND) in_list = group_maxima(shared, entry, topk, place);
@@ -461,13 +473,13 @@ void SM120_ENTRY(topk_select)(const __grid_constant__ Sm120TopkSelectParams p) {
         purpose = listed > topk ? TRIM : CUT_TILE;
         continue;
       }
-      listed = length;
       if (threshold.ties != ALL) threshold = {threshold.edge + 1, ALL};
       __syncthreads();
+      fetch_values(shared, listed, length, source, place);
+      listed = length;
       if (source.length - tile * TILE > TILE) {
         ++tile;
-        load_tile(entry, source, tile, place);
-        searching = false;
+        loaded = searching = false;
         purpose = BOUND;
       } else {
         purpose = RESULT;
