@@ -2,7 +2,7 @@
 //
 // In:    index_logits [rows, stride_logits] f32; context_lens [rows] s32, n = clamped to 0..stride_logits; block_table.
 // Out:   topk_positions, topk_slots [rows, topk] s32, ascending positions, -1 behind; topk_lens [rows] s32.
-// Launch: grid rows * num_splits, block 512, dynamic shared sizeof(SharedPlan), about 81 KB: one block per SM.
+// Launch: grid [rows, num_splits], block 512, dynamic shared sizeof(SharedPlan), about 81 KB: one block per SM.
 //
 //   n <= topk:  0..n-1, without reading the logits
 //   otherwise:  the topk first by (value descending, position ascending); NaN is -inf, -inf never, -0.0 equals +0.0
@@ -13,7 +13,8 @@
 //                 maxima is a lower bound of the topk-th largest entry, for any input, because at least topk entries reach
 //                 it. Radix rounds over the maxima (4 to 16 keys per thread instead of 64) find an edge just below.
 //   2 candidates  Entries at or above the floor, in the first tile about 1.3 topk of independent ones, are appended to the
-//                 list. A warp has consecutive entries, so one number per warp crosses the barrier.
+//                 list. A warp has consecutive entries, so one number per warp crosses the barrier. The list takes
+//                 positions; the values of the few are then read once more.
 //   3 trim        When the list is full, it is cut to its topk best and the floor rises to the last of them.
 //   4 exact       Radix rounds of 11, 11 and 10 bits over the list, ended as soon as a bin is taken whole. What is left
 //                 after 32 bits are equal keys: the first ones in order of position are taken.
@@ -145,7 +146,8 @@ __device__ __forceinline__ int group_maxima(SharedPlan& shared, const Tile& entr
   return groups * THREADS;
 }
 
-// What is chosen: keys above `edge`, and the first `ties` of those equal to it.
+// What is chosen: keys above `edge`, and the first `ties` of those equal to it. That holds for a bound from group maxima
+// too: at least topk - ties entries are above the edge, so that of the equal ones no more than the first `ties` can win.
 struct Threshold {
   uint32_t edge;
   uint32_t ties;
@@ -278,25 +280,24 @@ __device__ __forceinline__ Ranks rank(SharedPlan& shared, Turns& turns, const Ma
   return ranks;
 }
 
-// Calls f(b, rank) for every bit b of the mask, upwards.
+// Calls f(h, bit, quad, rank) for every set bit of the mask, upwards; the bit is in half h.
 template <class F>
-__device__ __forceinline__ void each_entry(Mask mask, const Ranks& ranks, F f) {
+__device__ __forceinline__ void each_entry(const Mask& mask, const Ranks& ranks, F f) {
   uint32_t last = QUADS, in_quad = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    uint32_t left = mask.half[h];
 #pragma unroll 1
-  while (vote_ballot((mask.half[0] | mask.half[1]) != 0) != 0) {
-    const int h = mask.half[0] == 0;
-    const uint32_t word = h == 0 ? mask.half[0] : mask.half[1];
-    const uint32_t bit = 32 * h + __ffs(word) - 1, quad = bit / 4;
-    const uint32_t before = shfl_idx(ranks.before, quad);
-    if (word == 0) continue;
-    in_quad = quad == last ? in_quad + 1 : 0;
-    last = quad;
-    const uint32_t even = h == 0 ? ranks.lanes[0].x : ranks.lanes[1].x, odd = h == 0 ? ranks.lanes[0].y : ranks.lanes[1].y;
-    f(bit, before + ((quad % 2 == 0 ? even : odd) >> quad % 8 / 2 * 8 & 0xffu) + in_quad);
-    if (h == 0)
-      mask.half[0] &= mask.half[0] - 1;
-    else
-      mask.half[1] &= mask.half[1] - 1;
+    while (vote_ballot(left != 0) != 0) {
+      const uint32_t bit = __ffs(left) - 1, quad = bit / 4 + h * (QUADS / 2);
+      const uint32_t before = shfl_idx(ranks.before, quad);
+      if (left == 0) continue;
+      in_quad = quad == last ? in_quad + 1 : 0;
+      last = quad;
+      const uint32_t lanes = (quad % 2 == 0 ? ranks.lanes[h].x : ranks.lanes[h].y) >> (bit / 8 * 8) & 0xffu;
+      f(h, bit, quad, before + lanes + in_quad);
+      left &= left - 1;
+    }
   }
 }
 
@@ -320,19 +321,15 @@ __device__ __forceinline__ int append(SharedPlan& shared, Turns& turns, int list
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         if (entry[i][c] == bound) equal.half[i / 8] |= 1u << (4 * (i % 8) + c);
-    each_entry(equal, rank(shared, turns, equal, place), [&](uint32_t bit, uint32_t rank) {
-      if (rank < threshold.ties) return;
-      if (bit < 32)
-        mask.half[0] &= ~(1u << bit);
-      else
-        mask.half[1] &= ~(1u << (bit - 32));
+    each_entry(equal, rank(shared, turns, equal, place), [&](int h, uint32_t bit, uint32_t, uint32_t rank) {
+      if (rank >= threshold.ties) mask.half[h] &= ~(1u << bit);
     });
   }
   const Ranks ranks = rank(shared, turns, mask, place);
   const int length = listed + ranks.total;
   if (length <= CAPACITY)
-    each_entry(mask, ranks, [&](uint32_t bit, uint32_t rank) {
-      shared.position[listed + rank] = first + bit / 4 * 128 + bit % 4;
+    each_entry(mask, ranks, [&](int, uint32_t bit, uint32_t quad, uint32_t rank) {
+      shared.position[listed + rank] = first + quad * 128 + bit % 4;
     });
   return length;
 }
@@ -408,7 +405,7 @@ void SM120_ENTRY(topk_select)(const __grid_constant__ Sm120TopkSelectParams p) {
   SharedPlan& shared = *reinterpret_cast<SharedPlan*>(shared_bytes);
   const int topk = p.topk;
 
-  const int row_index = blockIdx.x / p.num_splits, slice = blockIdx.x % p.num_splits;
+  const int row_index = blockIdx.x, slice = blockIdx.y;
   const int row_length = static_cast<int>(min(static_cast<int64_t>(max(p.context_lens[row_index], 0)), p.stride_logits));
   const int slices = row_length > TILE ? min(p.num_splits, (row_length - 1) / SLICE + 1) : 1;
   if (slice >= slices) return;
@@ -435,7 +432,7 @@ void SM120_ENTRY(topk_select)(const __grid_constant__ Sm120TopkSelectParams p) {
     int tile = 0, listed = 0, chosen;
     Tile entry;
     bool loaded = false;
-    // Candidates: entries with the key `threshold.edge` or more.
+    // What an entry must be to become a candidate; after the tiles, which candidates are the result.
     Threshold threshold = {LOWEST, ALL};
     bool searching = source.length > UNBOUNDED_LENGTH;
     Purpose purpose = BOUND;

@@ -72,3 +72,20 @@ fn inline_ptx_stands_in_wrappers_only() {
         }
     }
 }
+
+#[test]
+fn entries_take_the_struct_of_their_operation() {
+    use kernels::params::*;
+    for file in &manifest().files {
+        let expected = match Operation::from_name(&file.operation).expect("known operation") {
+            Operation::IndexLogitsDecode => size_of::<Sm120IndexLogitsDecodeParams>(),
+            Operation::TopkSelect => size_of::<Sm120TopkSelectParams>(),
+            Operation::SparseMlaDecode => size_of::<Sm120SparseMlaDecodeParams>(),
+            Operation::SplitCombine => size_of::<Sm120SplitCombineParams>(),
+            Operation::KvWrite | Operation::IndexKWrite => size_of::<Sm120CacheWriteParams>(),
+        };
+        for entry in &file.entries {
+            assert_eq!(entry.parameter_bytes as usize, expected, "{}", entry.name);
+        }
+    }
+}

@@ -49,11 +49,7 @@ impl<D: Device> KernelOps<D> {
         if !(1..=MAX_SPLITS).contains(&num_splits) {
             return Err(operand("num_splits", format!("1 to {MAX_SPLITS}"), num_splits.to_string()));
         }
-        let blocks = u64::from(args.rows) * u64::from(num_splits);
-        let grid = u32::try_from(blocks)
-            .ok()
-            .filter(|&blocks| blocks <= i32::MAX as u32)
-            .ok_or_else(|| operand("rows * num_splits", format!("at most {}", i32::MAX), blocks.to_string()))?;
+        let grid = [args.rows, num_splits, 1];
         if args.rows == 0 {
             return Ok(());
         }
@@ -79,7 +75,7 @@ impl<D: Device> KernelOps<D> {
             max_pages: args.max_pages as i32,
         };
         if num_splits == 1 {
-            return self.run(Operation::TopkSelect, "", [grid, 1, 1], &params);
+            return self.run(Operation::TopkSelect, "", grid, &params);
         }
 
         let per_row = u64::from(num_splits * args.topk).next_multiple_of(4);
@@ -101,7 +97,7 @@ impl<D: Device> KernelOps<D> {
         params.split_arrivals = device.address(&arrivals) as *mut _;
         // A launch that failed may leave counts behind: its buffer is not kept. The scratch is freed in the order of the
         // stream, after the launch.
-        self.run(Operation::TopkSelect, "", [grid, 1, 1], &params)?;
+        self.run(Operation::TopkSelect, "", grid, &params)?;
         *kept = Some(arrivals);
         Ok(())
     }
