@@ -7,6 +7,8 @@
 
 use crate::parity;
 use indicatif::{ProgressBar, ProgressStyle};
+use kernel_bindings::emulated::{Emulated, EmulatedConfig};
+use kernel_bindings::ops::KernelOps;
 use kernels::{Operation, Variant};
 use ptx_emulator::ir::Module;
 use ptx_emulator::parse;
@@ -229,11 +231,20 @@ fn of_module(
     Ok(mutants)
 }
 
+/// A machine with full checks; every other seed has one SM, so that persistent kernels go round their rings.
+fn ops(variant: Variant, seed: u64) -> KernelOps<Emulated> {
+    let mut config = EmulatedConfig::checked(seed);
+    if !seed.is_multiple_of(2) {
+        config.machine.device.num_sms = 1;
+    }
+    KernelOps::with_variant(Emulated::new(config), variant).expect("the machine runs every variant")
+}
+
 /// Runs the cases under the seeds until one notices.
 fn fate(operation: Operation, variant: Variant, text: &str, cases: &[(f64, Prepared)], seeds: u64) -> (Fate, String) {
     for seed in 0..seeds {
         for (_, prepared) in cases {
-            let mut ops = parity::emulated_ops(variant, seed);
+            let mut ops = ops(variant, seed);
             ops.replace_module(operation, variant, text);
             let report = suite::run_prepared(&ops, prepared, Fill::Leave);
             if report.fails() {
