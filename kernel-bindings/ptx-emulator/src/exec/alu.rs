@@ -23,31 +23,31 @@ pub(crate) type TestX = fn(&L64, &L64) -> u32;
 const CANONICAL_NAN: u32 = 0x7fff_ffff;
 
 #[inline(always)]
-fn f(bits: u32) -> f32 {
+pub(super) fn f(bits: u32) -> f32 {
     f32::from_bits(bits)
 }
 
 /// Result bits: a NaN is the canonical one.
 #[inline(always)]
-fn out(x: f32) -> u32 {
+pub(super) fn out(x: f32) -> u32 {
     if x.is_nan() { CANONICAL_NAN } else { x.to_bits() }
 }
 
 /// Input with sub-normals flushed.
 #[inline(always)]
-fn fz(bits: u32) -> f32 {
+pub(super) fn fz(bits: u32) -> f32 {
     f32::from_bits(if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits })
 }
 
 /// Result bits with sub-normals flushed.
 #[inline(always)]
-fn outz(x: f32) -> u32 {
+pub(super) fn outz(x: f32) -> u32 {
     let bits = out(x);
     if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits }
 }
 
 #[inline(always)]
-fn max_f32(a: f32, b: f32) -> u32 {
+pub(super) fn max_f32(a: f32, b: f32) -> u32 {
     if a > b || b.is_nan() {
         out(a)
     } else if a < b || a.is_nan() {
@@ -58,7 +58,7 @@ fn max_f32(a: f32, b: f32) -> u32 {
 }
 
 #[inline(always)]
-fn min_f32(a: f32, b: f32) -> u32 {
+pub(super) fn min_f32(a: f32, b: f32) -> u32 {
     if a < b || b.is_nan() {
         out(a)
     } else if a > b || a.is_nan() {
@@ -152,6 +152,8 @@ pub(crate) fn binary_w(op: Binary, ty: Type, mods: &FloatMods) -> Option<(W2, Ru
         (U16, Max) => |a, b| map2(a, b, |x: u32, y: u32| x.max(y)),
         (S16, Min) => |a, b| map2(a, b, |x: u32, y: u32| s16(x).min(s16(y)) as u32 & 0xffff),
         (S16, Max) => |a, b| map2(a, b, |x: u32, y: u32| s16(x).max(s16(y)) as u32 & 0xffff),
+        (F32, Div) => super::alu_float::binary(op, mods)?,
+        (F32, Min | Max) if mods.nan => super::alu_float::binary(op, mods)?,
         (F32, _) if plain(mods) => match (op, mods.ftz) {
             (Add, false) => |a, b| map2(a, b, |x, y| out(f(x) + f(y))),
             (Sub, false) => |a, b| map2(a, b, |x, y| out(f(x) - f(y))),
@@ -256,6 +258,7 @@ pub(crate) fn unary_w(op: Unary, ty: Type, mods: &FloatMods) -> Option<(W1, Rule
         (S32, Neg) => |a| map1(a, |x: u32| x.wrapping_neg()),
         (S32, Abs) => |a| map1(a, |x: u32| (x as i32).wrapping_abs() as u32),
         (S16, Neg) => |a| map1(a, |x: u32| x.wrapping_neg() & 0xffff),
+        (F32, Ex2 | Lg2 | Rsqrt | Rcp | Sqrt) => super::alu_float::unary(op, mods)?,
         (F32, Neg) if plain(mods) && !mods.ftz => |a| map1(a, |x: u32| x ^ 0x8000_0000),
         (F32, Abs) if plain(mods) && !mods.ftz => |a| map1(a, |x: u32| x & 0x7fff_ffff),
         _ => return None,
@@ -428,37 +431,4 @@ pub(crate) fn cvt_int(from: Type, to: Type, register_bits: u32) -> Option<CvtInt
 pub(crate) fn is_integer(ty: Type) -> bool {
     use Type::*;
     matches!(ty, U8 | S8 | U16 | S16 | U32 | S32 | U64 | S64) || is_signed(ty)
-}
-
-/// Fast conversions that involve floats.
-pub(crate) enum CvtFloat {
-    /// One source.
-    W1(W1),
-    /// Two sources packed.
-    W2(W2),
-}
-
-/// The hot conversions between 32-bit floats, integers and 16-bit floats.
-pub(crate) fn cvt_float(to: Type, from: Type, mods: &FloatMods, satfinite: bool, pair: bool) -> Option<CvtFloat> {
-    use Type::*;
-    if mods.sat || mods.relu || satfinite || mods.ftz {
-        return None;
-    }
-    let nearest = matches!(mods.rounding, Some(Rounding::Rn));
-    Some(match (to, from, pair) {
-        (F32, S32, false) if nearest => CvtFloat::W1(|a| map1(a, |x: u32| (x as i32 as f32).to_bits())),
-        (F32, U32, false) if nearest => CvtFloat::W1(|a| map1(a, |x: u32| (x as f32).to_bits())),
-        (F32, BF16, false) => CvtFloat::W1(|a| map1(a, |x: u32| out(f(x << 16)))),
-        (BF16x2, F32, true) if nearest => CvtFloat::W2(|a, b| {
-            let mut d = L32::splat(0);
-            crate::num::lanes::pack16(true, &a.0, &b.0, &mut d.0);
-            d
-        }),
-        (F16x2, F32, true) if nearest => CvtFloat::W2(|a, b| {
-            let mut d = L32::splat(0);
-            crate::num::lanes::pack16(false, &a.0, &b.0, &mut d.0);
-            d
-        }),
-        _ => return None,
-    })
 }

@@ -1,6 +1,6 @@
 //! Execution of decoded entries.
 //!
-//! * [`lower`] turns the checked form into [`program`]: slots for operands, lane functions ([`alu`], [`scalar`]) for
+//! * [`lower`] turns the checked form into [`program`]: slots for operands, lane functions ([`alu`], [`alu_float`], [`scalar`]) for
 //!   arithmetic, addresses for variables.
 //! * [`launch`] is what the blocks of a launch share, [`block`] one thread block with its schedule, [`warp`] one warp.
 //! * [`run`] is the interpreter; [`complex`] and the modules named after instruction families hold what is not plain
@@ -12,6 +12,7 @@
 
 mod access;
 mod alu;
+mod alu_float;
 mod async_copy;
 mod atomic;
 mod barrier;

@@ -6,7 +6,7 @@
 
 use super::alu;
 use super::lanes::{L32, L64, Lanes, map1, map2, map3};
-use super::program::{Any, CONST, Program, Rule, Slot};
+use super::program::{Any, CONST, Ins, Op, Program, Rule, Slot};
 use super::run::widen;
 use super::warp::Warp;
 
@@ -171,6 +171,11 @@ fn w2_slow(warp: &mut Warp, program: &Program, rule: Rule, f: alu::W2, d: Slot, 
             let moved = f(&pa, warp.w(program, b));
             set32(warp, d, &map2(&moved, &spread32(steer), |x, y| x | y), mask);
         }
+        // Both are data: two halves side by side.
+        Rule::Bits(_) => {
+            let moved = f(&pa, &pb);
+            set32(warp, d, &moved, mask);
+        }
         _ => any(warp, program, &[Any::W(a), Any::W(b)], Any::W(d), mask),
     }
 }
@@ -243,6 +248,41 @@ pub(crate) fn xxw(warp: &mut Warp, program: &Program, f: alu::Xxw, d: Slot, a: S
         let steer = nonzero(&of32(warp, b).0);
         let moved = f(&of64(warp, a), warp.w(program, b));
         set64(warp, d, &map2(&moved, &spread64(steer), |x, y| x | y), mask);
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+pub(crate) fn xww(warp: &mut Warp, program: &Program, rule: Rule, f: alu::Xww, d: Slot, a: Slot, b: Slot, mask: u32) {
+    if dirty32(warp, a) || dirty32(warp, b) || dirty64(warp, d) {
+        match rule {
+            // Two halves side by side.
+            Rule::Bits(_) => {
+                let moved = f(&of32(warp, a), &of32(warp, b));
+                set64(warp, d, &moved, mask);
+            }
+            _ => any(warp, program, &[Any::W(a), Any::W(b)], Any::X(d), mask),
+        }
+    }
+}
+
+#[inline(always)]
+pub(crate) fn split16(warp: &mut Warp, ins: &Ins, mask: u32) {
+    let Op::Split16 { low, high, a } = ins.op else { return };
+    if dirty32(warp, a) || dirty32(warp, low) || dirty32(warp, high) {
+        let p = of32(warp, a);
+        set32(warp, low, &map1(&p, |x: u32| x & 0xffff), mask);
+        set32(warp, high, &map1(&p, |x: u32| x >> 16), mask);
+    }
+}
+
+#[inline(always)]
+pub(crate) fn split32(warp: &mut Warp, ins: &Ins, mask: u32) {
+    let Op::Split32 { low, high, a } = ins.op else { return };
+    if dirty64(warp, a) || dirty32(warp, low) || dirty32(warp, high) {
+        let p = of64(warp, a);
+        set32(warp, low, &map1(&p, |x: u64| x as u32), mask);
+        set32(warp, high, &map1(&p, |x: u64| (x >> 32) as u32), mask);
     }
 }
 

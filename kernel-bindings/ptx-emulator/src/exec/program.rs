@@ -314,6 +314,17 @@ pub(crate) enum Op {
         d: Any,
         sources: List,
     },
+    /// Two halves of a 32- or 64-bit register.
+    Split16 {
+        low: Slot,
+        high: Slot,
+        a: Slot,
+    },
+    Split32 {
+        low: Slot,
+        high: Slot,
+        a: Slot,
+    },
     Unpack {
         bits: u32,
         a: Any,

@@ -1,7 +1,7 @@
 //! The interpreter: runs one warp until it blocks, gives way or has used up its turn.
 
 use super::block::Block;
-use super::lanes::{FULL, L32, L64, lanes_of, map3};
+use super::lanes::{FULL, L32, L64, lanes_of, map1, map3};
 use super::program::{ALWAYS, Any, Ins, Op, Program};
 use super::warp::{Fragment, State, Warp};
 use crate::finding::FindingClass;
@@ -305,13 +305,29 @@ fn simple<const CHECKED: bool>(warp: &mut Warp, program: &Program, ins: &Ins, ma
         Op::Xww { f, d, a, b } => to_x!(
             *d,
             f(warp.w(program, *a), warp.w(program, *b)),
-            shadow::any(warp, program, &[Any::W(*a), Any::W(*b)], Any::X(*d), mask)
+            shadow::xww(warp, program, rule, *f, *d, *a, *b, mask)
         ),
         Op::Xwwx { f, d, a, b, c } => to_x!(
             *d,
             f(warp.w(program, *a), warp.w(program, *b), warp.x(program, *c)),
             shadow::any(warp, program, &[Any::W(*a), Any::W(*b), Any::X(*c)], Any::X(*d), mask)
         ),
+        Op::Split16 { low, high, a } => {
+            let a = *warp.w(program, *a);
+            if CHECKED {
+                shadow::split16(warp, ins, mask);
+            }
+            warp.r32[*low as usize].blend(&map1(&a, |x: u32| x & 0xffff), mask);
+            warp.r32[*high as usize].blend(&map1(&a, |x: u32| x >> 16), mask);
+        }
+        Op::Split32 { low, high, a } => {
+            let a = *warp.x(program, *a);
+            if CHECKED {
+                shadow::split32(warp, ins, mask);
+            }
+            warp.r32[*low as usize].blend(&map1(&a, |x: u64| x as u32), mask);
+            warp.r32[*high as usize].blend(&map1(&a, |x: u64| (x >> 32) as u32), mask);
+        }
         Op::Lop3 { lut, d, a, b, c } => to_w!(
             *d,
             lop3_lanes(*lut, warp.w(program, *a), warp.w(program, *b), warp.w(program, *c)),

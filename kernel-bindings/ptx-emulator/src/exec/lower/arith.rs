@@ -3,6 +3,7 @@
 use super::{Lower, Lowered};
 use crate::counters::Class;
 use crate::exec::alu::{self, CvtInt};
+use crate::exec::alu_float;
 use crate::exec::lanes::{map2, map3};
 use crate::exec::program::{ALWAYS, Any, NEGATE, NONE, Op, Rule};
 use crate::exec::scalar::{self, Scalar, is_float};
@@ -201,11 +202,34 @@ impl Lower<'_> {
         if let Operand::Vector(parts) = a {
             let bits = ty.bits() / parts.len() as u32;
             let sources = self.sources(a, bits)?;
+            let parts = &self.lists[sources.start as usize..][..sources.len as usize];
+            match (parts, bits) {
+                ([Any::W(low), Any::W(high)], 16) => {
+                    let (a, b) = (*low, *high);
+                    let f: alu::W2 = |a, b| map2(a, b, |x: u32, y: u32| x & 0xffff | y << 16);
+                    return Ok((Op::W2 { f, d: self.dw(d)?, a, b }, class, Rule::Bits(0b11)));
+                }
+                ([Any::W(low), Any::W(high)], 32) => {
+                    let (a, b) = (*low, *high);
+                    let f: alu::Xww = |a, b| map2(a, b, |x: u32, y: u32| u64::from(y) << 32 | u64::from(x));
+                    return Ok((Op::Xww { f, d: self.dx(d)?, a, b }, class, Rule::Bits(0b11)));
+                }
+                _ => {}
+            }
             return Ok((Op::Pack { bits, d: self.dany(d)?, sources }, class, rule));
         }
         if let Dst::Vector(parts) = d {
             let bits = ty.bits() / parts.len() as u32;
             let a = self.any(a, ty.bits())?;
+            match (a, bits, &parts[..]) {
+                (Any::W(a), 16, [low, high]) => {
+                    return Ok((Op::Split16 { low: self.dw(low)?, high: self.dw(high)?, a }, class, rule));
+                }
+                (Any::X(a), 32, [low, high]) => {
+                    return Ok((Op::Split32 { low: self.dw(low)?, high: self.dw(high)?, a }, class, rule));
+                }
+                _ => {}
+            }
             return Ok((Op::Unpack { bits, a, destinations: self.destinations(d)? }, class, rule));
         }
         if let Operand::Special(special) = a {
@@ -323,12 +347,12 @@ impl Lower<'_> {
                 _ => {}
             }
         }
-        if let Some(f) = alu::cvt_float(to, from, mods, satfinite, b.is_some()) {
+        if let Some(f) = alu_float::cvt(to, from, mods, satfinite, b.is_some()) {
             match (f, b) {
-                (alu::CvtFloat::W1(f), None) => {
+                (alu_float::CvtFloat::W1(f), None) => {
                     return Ok((Op::W1 { f, d: self.dw(d)?, a: self.w(a)? }, class, Rule::All));
                 }
-                (alu::CvtFloat::W2(f), Some(b)) => {
+                (alu_float::CvtFloat::W2(f), Some(b)) => {
                     return Ok((Op::W2 { f, d: self.dw(d)?, a: self.w(a)?, b: self.w(b)? }, class, Rule::All));
                 }
                 _ => {}
