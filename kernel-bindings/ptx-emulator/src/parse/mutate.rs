@@ -1,168 +1,190 @@
-//! Taking synchronisation out of a text, one statement at a time.
+//! Synchronising statements of a text, and the text without one of them: the raw material of a mutation score.
 //!
-//! A sanitizer is worth what it notices. [`sync_points`] lists every wait, barrier, fence and arrive of a text;
-//! [`remove_statement`] yields the text without one of them, in such a form that it still parses: a wait that answers with
-//! a predicate becomes "done", an arrive that returns a state becomes a constant state. Line numbers stay what they were.
+//! A kernel's waits, barriers, fences and arrivals are correct only if each is missed when it is gone. This module
+//! finds them by statement, not by instruction of the checked form, so that a mutated text takes the same way through
+//! parser and machine as any other. Removing keeps the number of lines: places in reports stay comparable.
 
 use super::lex::{Tok, Token, lex};
+use std::ops::Range;
 
 /// What a synchronising statement does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SyncKind {
-    /// Waits for copies, a phase of an mbarrier or another grid.
+    /// Blocks until something else has happened: `cp.async.wait_*`, `cp.async.bulk.wait_group`, `mbarrier.test_wait`,
+    /// `mbarrier.try_wait`, `barrier.cluster.wait`, `griddepcontrol.wait`.
     Wait,
-    /// Block or warp barrier.
+    /// Arrives and waits: `bar.sync`, `bar.red`, `bar.warp.sync` and their `barrier` spellings.
     Barrier,
-    /// Memory or proxy fence.
+    /// `fence`, `membar`.
     Fence,
-    /// Arrival at an mbarrier or barrier, or bytes to expect.
+    /// Signals without waiting: `bar.arrive`, `barrier.cluster.arrive`, `mbarrier.arrive`, `.arrive_drop`, `.expect_tx`,
+    /// `.complete_tx`, `cp.async.mbarrier.arrive`.
     Arrive,
 }
 
-/// A synchronising statement of a text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One synchronising statement of a text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SyncPoint {
-    /// Line, from 1.
+    /// Line of the instruction's name, from 1, as in [`crate::ir::Instruction::line`].
     pub line: u32,
     /// What it does.
     pub kind: SyncKind,
-    /// The statement with single blanks, guard included, without its semicolon.
+    /// The statement with its guard and without its semicolon, blanks collapsed.
     pub text: String,
-    /// Byte range of the statement without its guard, from the opcode up to the semicolon, which is not in it.
-    range: (usize, usize),
+    /// Bytes of the statement in the text it was found in, guard and semicolon included.
+    pub span: Range<usize>,
 }
 
-/// Every wait, barrier, fence and arrive, in the order of the text. A text that is not made of tokens has none.
+/// Every synchronising statement of `text`, in order; none if the text cannot be split into tokens.
 pub fn sync_points(text: &str) -> Vec<SyncPoint> {
     let Ok(tokens) = lex(text) else { return Vec::new() };
-    let mut points = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() && tokens[at].kind != Tok::Eof {
-        if is(&tokens, at, b'{') || is(&tokens, at, b'}') || is(&tokens, at, b';') {
-            at += 1;
-            continue;
-        }
-        if tokens[at].kind == Tok::Ident && is(&tokens, at + 1, b':') {
-            at += 2;
-            continue;
-        }
-        // A statement or directive: up to its semicolon, braces of vectors included; a directive with a body (an entry)
-        // ends at the brace that opens it.
-        let start = at;
-        let directive = tokens[at].kind == Tok::Dot;
-        while at < tokens.len()
-            && tokens[at].kind != Tok::Eof
-            && !is(&tokens, at, b';')
-            && !(directive && is(&tokens, at, b'{'))
-        {
-            at += 1;
-        }
-        if !directive && is(&tokens, at, b';') {
-            points.extend(sync_point(text, &tokens[start..at]));
-        }
-    }
-    points
+    let source = Source { text, tokens: &tokens };
+    (0..tokens.len())
+        .filter_map(|at| {
+            let statement = source.statement(at)?;
+            let kind = source.kind(at)?;
+            let span = tokens[statement.start].start as usize..tokens[statement.end - 1].end as usize;
+            let words: Vec<&str> = text[span.start..span.end - 1].split_whitespace().collect();
+            Some(SyncPoint { line: tokens[at].line, kind, text: words.join(" "), span })
+        })
+        .collect()
 }
 
-fn is(tokens: &[Token], at: usize, punct: u8) -> bool {
-    tokens.get(at).is_some_and(|token| token.kind == Tok::Punct(punct))
-}
-
-fn word<'a>(text: &'a str, token: &Token) -> &'a str {
-    text.get(token.start as usize..token.end as usize).unwrap_or_default()
-}
-
-/// Tokens before the opcode: `@p`, `@!p`.
-fn guard_len(tokens: &[Token]) -> usize {
-    match (is(tokens, 0, b'@'), is(tokens, 1, b'!')) {
-        (true, true) => 3,
-        (true, false) => 2,
-        _ => 0,
-    }
-}
-
-/// The opcode with its modifiers, and how many tokens it takes.
-fn opcode(text: &str, tokens: &[Token]) -> (String, usize) {
-    let mut name = tokens.first().map(|token| word(text, token).to_owned()).unwrap_or_default();
-    let mut len = 1;
-    for token in tokens.iter().skip(1).take_while(|token| token.kind == Tok::Dot) {
-        name.push_str(word(text, token));
-        len += 1;
-    }
-    (name, len)
-}
-
-fn kind_of(opcode: &str) -> Option<SyncKind> {
-    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| opcode.starts_with(prefix));
-    if starts(&["bar.arrive", "barrier.arrive", "barrier.cta.arrive", "bar.cta.arrive", "barrier.cluster.arrive"])
-        || starts(&["mbarrier.arrive", "mbarrier.expect_tx", "mbarrier.complete_tx", "cp.async.mbarrier.arrive"])
-    {
-        Some(SyncKind::Arrive)
-    } else if starts(&["cp.async.wait_", "cp.async.bulk.wait_group", "mbarrier.test_wait", "mbarrier.try_wait"])
-        || starts(&["griddepcontrol.wait"])
-    {
-        Some(SyncKind::Wait)
-    } else if starts(&["bar.", "barrier."]) {
-        Some(SyncKind::Barrier)
-    } else if starts(&["fence.", "membar."]) {
-        Some(SyncKind::Fence)
-    } else {
-        None
-    }
-}
-
-fn sync_point(text: &str, tokens: &[Token]) -> Option<SyncPoint> {
-    let body = &tokens[guard_len(tokens).min(tokens.len())..];
-    let first = body.first().filter(|token| token.kind == Tok::Ident)?;
-    let kind = kind_of(&opcode(text, body).0)?;
-    let (from, to) = (tokens.first()?.start as usize, body.last()?.end as usize);
-    let statement = text.get(from..to)?.split_whitespace().collect::<Vec<_>>().join(" ");
-    Some(SyncPoint { line: first.line, kind, text: statement, range: (first.start as usize, to) })
-}
-
-/// `text` without that statement. A point that does not belong to `text` leaves it unchanged.
+/// `text` without the statement `point`, which must come from [`sync_points`] of the same text; otherwise the text comes
+/// back unchanged.
+///
+/// What the statement would have written is written in another way: the predicate of an mbarrier wait becomes true, the
+/// result of `bar.red` is that of the thread alone, and the state of an arrival becomes 0 if anything reads it.
 pub fn remove_statement(text: &str, point: &SyncPoint) -> String {
-    let (start, end) = point.range;
-    let Some(statement) = text.get(start..end) else { return text.to_owned() };
-    let stand_in = stand_in(statement);
-    // Lines stay: whatever line ends the statement had follow what stands in for it.
-    let lines: String = statement.chars().filter(|c| *c == '\n').collect();
-    let tail = &text[end..];
-    match stand_in {
-        Some(stand_in) => format!("{}{stand_in}{lines}{tail}", &text[..start]),
-        None => {
-            // The guard goes too: it would guard nothing.
-            let start = guard_start(text, start);
-            let tail = tail.strip_prefix(';').unwrap_or(tail);
-            format!("{}{lines}{tail}", &text[..start])
+    let Ok(tokens) = lex(text) else { return text.to_string() };
+    let source = Source { text, tokens: &tokens };
+    let found = (0..tokens.len()).find_map(|at| {
+        let statement = source.statement(at)?;
+        let span = tokens[statement.start].start as usize..tokens[statement.end - 1].end as usize;
+        (span == point.span && source.kind(at) == Some(point.kind)).then_some((at, statement))
+    });
+    let Some((at, statement)) = found else { return text.to_string() };
+    let guard = &text[point.span.start..tokens[at].start as usize];
+    let mut instead = match source.instead(at, &statement) {
+        Some(instruction) => format!("{guard}{instruction}"),
+        None => String::new(),
+    };
+    let lines = |s: &str| s.bytes().filter(|b| *b == b'\n').count();
+    let missing = lines(&text[point.span.clone()]).saturating_sub(lines(&instead));
+    instead.extend(std::iter::repeat_n('\n', missing));
+    format!("{}{instead}{}", &text[..point.span.start], &text[point.span.end..])
+}
+
+struct Source<'a> {
+    text: &'a str,
+    tokens: &'a [Token],
+}
+
+impl<'a> Source<'a> {
+    fn word(&self, at: usize) -> &'a str {
+        self.tokens.get(at).map_or("", |t| &self.text[t.start as usize..t.end as usize])
+    }
+
+    fn kind_of(&self, at: usize) -> Tok {
+        self.tokens.get(at).map_or(Tok::Eof, |t| t.kind)
+    }
+
+    /// Tokens of the statement whose instruction name is token `at`, guard and semicolon included; `None` if `at` is no
+    /// name of a synchronising instruction.
+    fn statement(&self, at: usize) -> Option<Range<usize>> {
+        let name = self.kind_of(at) == Tok::Ident
+            && self.kind_of(at + 1) == Tok::Dot
+            && matches!(self.word(at), "bar" | "barrier" | "cp" | "fence" | "griddepcontrol" | "mbarrier" | "membar");
+        if !name {
+            return None;
+        }
+        // `@p` or `@!p` before the name.
+        let mut start = at;
+        if at >= 2 && self.kind_of(at - 1) == Tok::Ident {
+            let bang = usize::from(self.kind_of(at - 2) == Tok::Punct(b'!'));
+            if at >= 2 + bang && self.kind_of(at - 2 - bang) == Tok::Punct(b'@') {
+                start = at - 2 - bang;
+            }
+        }
+        // A statement follows the end of another, a label, or a directive that ends with its line.
+        let fresh = match start.checked_sub(1) {
+            None => true,
+            Some(before) => {
+                matches!(self.kind_of(before), Tok::Punct(b';' | b'{' | b'}' | b':'))
+                    || self.tokens[before].line < self.tokens[start].line
+            }
+        };
+        if !fresh {
+            return None;
+        }
+        let length =
+            self.tokens[at..].iter().position(|t| matches!(t.kind, Tok::Punct(b';' | b'{' | b'}') | Tok::Eof))?;
+        let end = at + length;
+        (self.kind_of(end) == Tok::Punct(b';')).then_some(start..end + 1)
+    }
+
+    /// Modifiers after the name at `at`, without their dots.
+    fn mods(&self, at: usize) -> impl Iterator<Item = &'a str> + '_ {
+        (at + 1..).take_while(|i| self.kind_of(*i) == Tok::Dot).map(|i| &self.word(i)[1..])
+    }
+
+    fn has(&self, at: usize, word: &str) -> bool {
+        self.mods(at).any(|w| w == word)
+    }
+
+    fn kind(&self, at: usize) -> Option<SyncKind> {
+        let has = |word| self.has(at, word);
+        let waits = has("test_wait") || has("try_wait") || has("wait");
+        let arrives = has("arrive") || has("arrive_drop") || has("expect_tx") || has("complete_tx");
+        match self.word(at) {
+            "fence" | "membar" => Some(SyncKind::Fence),
+            "griddepcontrol" | "mbarrier" | "barrier" if waits => Some(SyncKind::Wait),
+            "mbarrier" | "bar" | "barrier" if arrives => Some(SyncKind::Arrive),
+            "bar" | "barrier" if has("sync") || has("red") => Some(SyncKind::Barrier),
+            "cp" if has("async") && (has("wait_group") || has("wait_all")) => Some(SyncKind::Wait),
+            "cp" if has("async") && has("mbarrier") && has("arrive") => Some(SyncKind::Arrive),
+            _ => None,
         }
     }
-}
 
-/// Start of the guard in front of the opcode at `start`, or `start`.
-fn guard_start(text: &str, start: usize) -> usize {
-    let before = text[..start].trim_end();
-    let from = before.rfind(['@', ';', '{', '}', ':', '\n']).unwrap_or(0);
-    if before.as_bytes().get(from) == Some(&b'@') { from } else { start }
-}
+    /// The instruction that stands in for the removed one; `None` for nothing.
+    fn instead(&self, at: usize, statement: &Range<usize>) -> Option<String> {
+        let operands = at + 1 + self.mods(at).count();
+        let first = self.word(operands);
+        if self.kind_of(operands) != Tok::Ident {
+            return None;
+        }
+        match self.word(at) {
+            "mbarrier" if self.has(at, "test_wait") || self.has(at, "try_wait") => {
+                Some(format!("setp.eq.u32 {first}, 0, 0;"))
+            }
+            "mbarrier" if first != "_" && self.reads(first, statement) => Some(format!("mov.b64 {first}, 0;")),
+            "bar" | "barrier" if self.has(at, "red") => {
+                let negated = self.kind_of(statement.end - 3) == Tok::Punct(b'!');
+                let own = self.word(statement.end - 2);
+                Some(match (self.has(at, "popc"), negated) {
+                    (true, false) => format!("selp.u32 {first}, 1, 0, {own};"),
+                    (true, true) => format!("selp.u32 {first}, 0, 1, {own};"),
+                    (false, false) => format!("mov.pred {first}, {own};"),
+                    (false, true) => format!("not.pred {first}, {own};"),
+                })
+            }
+            _ => None,
+        }
+    }
 
-/// What must stand in the place of a statement that gives a value: the value that lets the program go on.
-fn stand_in(statement: &str) -> Option<String> {
-    let tokens = lex(statement).ok()?;
-    let (name, len) = opcode(statement, &tokens);
-    let operands = statement.get(tokens.get(len)?.start as usize..)?;
-    let first = operands.split(',').next()?.trim();
-    if name.contains("test_wait") || name.contains("try_wait") {
-        return Some(format!("setp.eq.u32 {first}, 0, 0"));
+    /// True if `name` stands anywhere but in `statement` and in `.reg` declarations.
+    fn reads(&self, name: &str, statement: &Range<usize>) -> bool {
+        let mut declaration = false;
+        self.tokens.iter().enumerate().any(|(i, token)| {
+            match token.kind {
+                Tok::Dot if self.word(i) == ".reg" => declaration = true,
+                Tok::Punct(b';') => declaration = false,
+                _ => {}
+            }
+            !declaration && token.kind == Tok::Ident && !statement.contains(&i) && self.word(i) == name
+        })
     }
-    if name.contains(".red.popc") {
-        return Some(format!("mov.u32 {first}, 0"));
-    }
-    if name.contains(".red.") {
-        return Some(format!("setp.ne.u32 {first}, 0, 0"));
-    }
-    let returns_state = name.starts_with("mbarrier.arrive") && !first.starts_with('[') && first != "_";
-    returns_state.then(|| format!("mov.b64 {first}, 0"))
 }
 
 #[cfg(test)]
@@ -184,6 +206,7 @@ mod tests {
 	mov.u32 %r1, bars; // bar.sync 1;
 	mbarrier.init.shared.b64 [%r1], 1;
 	fence.proxy.async.shared::cta;
+	.loc 1 7 3
 	bar.sync 0;
 	@!%p1 mbarrier.arrive.shared.b64 %rd1, [%r1];
 	mbarrier.arrive.shared.b64 _,
@@ -197,6 +220,127 @@ $L__wait: { .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%r1], 0; selp.
 }
 ";
 
+    fn module(body: &str) -> String {
+        format!(
+            ".version 9.0\n.target sm_120a\n.address_size 64\n.visible .entry k()\n{{\n.reg .pred %p<4>;\n.reg .b32 %r<9>;\n\
+             .reg .b64 %rd<9>;\n.shared .align 8 .b8 s[64];\n{body}\nret;\n}}\n"
+        )
+    }
+
+    /// Text after removing the only statement; it must still parse.
+    fn removed(body: &str) -> String {
+        let text = module(body);
+        Module::parse(&text).expect("the text parses");
+        let points = sync_points(&text);
+        assert_eq!(points.len(), 1, "{points:?}");
+        let mutated = remove_statement(&text, &points[0]);
+        Module::parse(&mutated).expect("the mutated text parses");
+        assert_eq!(text.lines().count(), mutated.lines().count());
+        let start = text.find(body).expect("the body is there");
+        let end = mutated.len() - "\nret;\n}\n".len();
+        mutated[start..end].to_string()
+    }
+
+    #[test]
+    fn every_family_is_found_with_its_kind() {
+        use SyncKind::*;
+        let cases = [
+            ("bar.sync 0;", Barrier),
+            ("barrier.sync.aligned 1, 64;", Barrier),
+            ("barrier.cta.sync 0;", Barrier),
+            ("bar.warp.sync 0xffffffff;", Barrier),
+            ("bar.red.popc.u32 %r1, 0, %p1;", Barrier),
+            ("bar.arrive 1, 64;", Arrive),
+            ("barrier.cluster.arrive.aligned;", Arrive),
+            ("barrier.cluster.wait.aligned;", Wait),
+            ("cp.async.wait_group 1;", Wait),
+            ("cp.async.wait_all;", Wait),
+            ("cp.async.bulk.wait_group.read 0;", Wait),
+            ("cp.async.mbarrier.arrive.noinc.shared.b64 [s];", Arrive),
+            ("mbarrier.arrive.shared.b64 _, [s];", Arrive),
+            ("mbarrier.arrive.expect_tx.shared.b64 _, [s], 16;", Arrive),
+            ("mbarrier.expect_tx.relaxed.cta.shared.b64 [s], 16;", Arrive),
+            ("mbarrier.arrive_drop.shared.b64 _, [s];", Arrive),
+            ("mbarrier.try_wait.parity.shared.b64 %p1, [s], 0;", Wait),
+            ("mbarrier.test_wait.shared.b64 %p1, [s], %rd1;", Wait),
+            ("fence.proxy.async;", Fence),
+            ("fence.mbarrier_init.release.cluster;", Fence),
+            ("membar.gl;", Fence),
+            ("griddepcontrol.wait;", Wait),
+        ];
+        for (statement, kind) in cases {
+            let points = sync_points(&module(statement));
+            let found: Vec<(SyncKind, &str)> = points.iter().map(|p| (p.kind, p.text.as_str())).collect();
+            assert_eq!(found, [(kind, statement.trim_end_matches(';'))]);
+            assert_eq!(points[0].line, 10);
+            removed(statement);
+        }
+    }
+
+    #[test]
+    fn other_instructions_of_the_same_names_are_left() {
+        for statement in [
+            "cp.async.commit_group;",
+            "cp.async.bulk.commit_group;",
+            "cp.async.ca.shared.global [s], [%rd1], 4;",
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%rd1], 16, [s];",
+            "mbarrier.init.shared.b64 [s], 1;",
+            "mbarrier.inval.shared.b64 [s];",
+            "mbarrier.pending_count.b64 %r1, %rd1;",
+            "griddepcontrol.launch_dependents;",
+        ] {
+            Module::parse(&module(statement)).expect("the text parses");
+            assert_eq!(sync_points(&module(statement)), []);
+        }
+    }
+
+    #[test]
+    fn a_wait_becomes_true_and_keeps_its_guard() {
+        let body = "mbarrier.try_wait.parity.shared.b64 %p1, [s], %r1, 100;";
+        assert_eq!(removed(body), "setp.eq.u32 %p1, 0, 0;");
+        let body = "@!%p2 mbarrier.test_wait.shared.b64\n %p1, [s],\n %rd1;";
+        assert_eq!(removed(body), "@!%p2 setp.eq.u32 %p1, 0, 0;\n\n");
+        assert_eq!(removed("@%p2 bar.sync 0;"), "");
+    }
+
+    #[test]
+    fn an_inline_wait_loop_falls_through() {
+        let body = "{ .reg .pred P; W: mbarrier.try_wait.parity.shared.b64 P, [s], 0; @P bra D; bra W; D: }";
+        assert_eq!(removed(body), "{ .reg .pred P; W: setp.eq.u32 P, 0, 0; @P bra D; bra W; D: }");
+    }
+
+    #[test]
+    fn a_state_is_kept_only_where_it_is_read() {
+        assert_eq!(removed("{ .reg .b64 st; mbarrier.arrive.shared.b64 st, [s]; }"), "{ .reg .b64 st;  }");
+        let text = module("mbarrier.arrive.shared.b64 %rd1, [s];\nmbarrier.test_wait.shared.b64 %p1, [s], %rd1;");
+        let mutated = remove_statement(&text, &sync_points(&text)[0]);
+        assert!(mutated.contains("\nmov.b64 %rd1, 0;\nmbarrier.test_wait"), "{mutated}");
+        Module::parse(&mutated).expect("the mutated text parses");
+    }
+
+    #[test]
+    fn a_reduction_keeps_the_threads_own_value() {
+        assert_eq!(removed("bar.red.popc.u32 %r1, 0, %p1;"), "selp.u32 %r1, 1, 0, %p1;");
+        assert_eq!(removed("bar.red.and.pred %p0, 0, 64, !%p1;"), "not.pred %p0, %p1;");
+        assert_eq!(removed("barrier.red.or.aligned.pred %p0, 0, %p1;"), "mov.pred %p0, %p1;");
+    }
+
+    #[test]
+    fn a_statement_after_a_location_is_found() {
+        let text = module(".loc 1 7 3\n\tbar.sync 0;");
+        assert_eq!(sync_points(&text)[0].line, 11);
+    }
+
+    #[test]
+    fn a_foreign_point_changes_nothing() {
+        let text = module("bar.sync 0;");
+        let mut point = sync_points(&text).remove(0);
+        point.span.start += 1;
+        assert_eq!(remove_statement(&text, &point), text);
+        point.span = usize::MAX - 1..usize::MAX;
+        assert_eq!(remove_statement(&text, &point), text);
+    }
+
     #[test]
     fn every_kind_is_found_where_it_stands() {
         let found: Vec<(u32, SyncKind, String)> =
@@ -206,12 +350,12 @@ $L__wait: { .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%r1], 0; selp.
             found,
             [
                 point(12, SyncKind::Fence, "fence.proxy.async.shared::cta"),
-                point(13, SyncKind::Barrier, "bar.sync 0"),
-                point(14, SyncKind::Arrive, "@!%p1 mbarrier.arrive.shared.b64 %rd1, [%r1]"),
-                point(15, SyncKind::Arrive, "mbarrier.arrive.shared.b64 _, [%r1]"),
-                point(17, SyncKind::Wait, "mbarrier.try_wait.parity.shared.b64 p, [%r1], 0"),
-                point(20, SyncKind::Barrier, "@%p3 bar.warp.sync -1"),
-                point(21, SyncKind::Wait, "cp.async.wait_group 0"),
+                point(14, SyncKind::Barrier, "bar.sync 0"),
+                point(15, SyncKind::Arrive, "@!%p1 mbarrier.arrive.shared.b64 %rd1, [%r1]"),
+                point(16, SyncKind::Arrive, "mbarrier.arrive.shared.b64 _, [%r1]"),
+                point(18, SyncKind::Wait, "mbarrier.try_wait.parity.shared.b64 p, [%r1], 0"),
+                point(21, SyncKind::Barrier, "@%p3 bar.warp.sync -1"),
+                point(22, SyncKind::Wait, "cp.async.wait_group 0"),
             ]
         );
     }
@@ -228,18 +372,6 @@ $L__wait: { .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%r1], 0; selp.
             assert_eq!(left.len(), points.len() - 1, "without {}", point.text);
             assert!(left.iter().all(|other| other.line != point.line), "without {}", point.text);
         }
-    }
-
-    #[test]
-    fn values_stand_in_where_the_program_reads_them() {
-        let without = |line: u32| {
-            let point = sync_points(TEXT).into_iter().find(|p| p.line == line).expect("a point on that line");
-            remove_statement(TEXT, &point).lines().nth(line as usize - 1).expect("the line").to_owned()
-        };
-        assert_eq!(without(14), "\t@!%p1 mov.b64 %rd1, 0;");
-        assert!(without(17).contains("{ .reg .pred p; setp.eq.u32 p, 0, 0; selp.u32"), "{}", without(17));
-        assert_eq!(without(20).trim(), "", "a guard must not be left over");
-        assert_eq!(without(13).trim(), "");
     }
 
     proptest! {
