@@ -189,11 +189,10 @@ fn check_floats<'a>(f: &Function<'_, 'a>, inst: &Inst<'a>, to: Type, from: Type,
         }
         return inst.need(f, if w.satfinite { sm(80, 8, 1) } else { sm(80, 7, 0) });
     }
-    let narrowing = match (to, from) {
-        (F16, BF16) | (BF16, F16) => true,
-        _ => to.bits() < from.bits(),
-    };
-    if narrowing && !float_rounding {
+    // Between the two 16-bit formats the rounding may be left out and is .rn then: ptxas 13.0 takes both, to the same code.
+    let sixteen = matches!((to, from), (F16, BF16) | (BF16, F16));
+    let narrowing = sixteen || to.bits() < from.bits();
+    if narrowing && !float_rounding && !(sixteen && w.rounding.is_none()) {
         return no("expected a rounding modifier, one of .rn .rz .rm .rp");
     }
     // A widening from .bf16 may be written with a rounding, which does nothing.
