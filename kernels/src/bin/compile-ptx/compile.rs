@@ -165,3 +165,43 @@ impl Drop for Scratch {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kernels::Resources;
+
+    use super::*;
+
+    fn entry(threads: u32, dynamic_shared_bytes: u32) -> Entry {
+        Entry {
+            name: "k_sm89".to_owned(),
+            threads,
+            min_blocks_per_sm: None,
+            parameter_bytes: 8,
+            dynamic_shared_bytes,
+            resources: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_block_cannot_have_is_refused() {
+        let fits = Resources { registers: 128, static_shared_bytes: 1_376, ..Resources::default() };
+        assert_eq!(check(&entry(512, 100_000), "sm_120a", &fits), Ok(()));
+        let refused = |entry: Entry, r: Resources| check(&entry, "sm_120a", &r).unwrap_err();
+        assert_eq!(
+            refused(entry(512, 100_001), fits.clone()),
+            "entry k_sm89 on sm_120a: shared memory: expected at most 101376 B, got 1376 static + 100001 dynamic"
+        );
+        assert_eq!(
+            refused(entry(512, 0), Resources { registers: 129, ..fits.clone() }),
+            "entry k_sm89 on sm_120a: registers of a block: expected at most 65536, got 69632"
+        );
+        assert_eq!(
+            refused(entry(512, 0), Resources { stack_bytes: 16, spill_store_bytes: 4, ..fits }),
+            "entry k_sm89 on sm_120a: expected no spills and no local memory, got 16 B stack, 4 B spill stores, \
+             0 B spill loads"
+        );
+    }
+}
