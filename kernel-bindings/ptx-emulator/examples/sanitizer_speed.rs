@@ -7,8 +7,10 @@ use ptx_emulator::ir::{Ordering, Scope};
 use std::sync::Arc;
 use std::time::Instant;
 
+type Row = (&'static str, fn(&mut Bench));
+
 fn main() {
-    let rows: [(&str, fn(&mut Bench)); 10] = [
+    let rows: [Row; 10] = [
         ("shared 16 B per lane, read again by the same warp", |b| b.shared(16, 16, 1, false)),
         ("shared 16 B per lane, read by 8 warps in turn", |b| b.shared(16, 16, 8, false)),
         ("shared 4 B per lane, read again", |b| b.shared(4, 4, 1, false)),

@@ -108,13 +108,6 @@ impl<'a> Op<'a> {
         self.know.proxy[usize::from(self.space == MemSpace::Global)].as_deref()
     }
 
-    /// Mask under which lanes appear in records: an mbarrier's transactions are one actor.
-    #[inline]
-    fn record(&self, lanes: u32) -> Rec {
-        let agent = self.event.slot >= FAMILIES as u32 * self.who.warps;
-        Rec { event: self.id, mask: if agent { 1 } else { lanes } }
-    }
-
     /// The verdict on the event of this number.
     #[inline]
     fn verdict(&mut self, events: &[Event], number: u32) -> Verdict {
@@ -130,7 +123,7 @@ impl<'a> Op<'a> {
         let mut bits = 0;
         let nc = mine.write() && theirs.is_nc() || mine.is_nc() && theirs.write();
         let proxies = mine.is_async() && theirs.write() && !theirs.is_async();
-        if !nc && (!mine.write() && !theirs.write() || self.morally_strong(e)) {
+        if !mine.write() && !theirs.write() || self.morally_strong(e) {
             bits |= Verdict::HARMLESS | Verdict::HARMLESS_TO_SELF;
         } else if !nc {
             let seen = |own: bool| {
@@ -303,7 +296,7 @@ impl<'a> Op<'a> {
             return false;
         }
         let missing = self.know.main.missing(self.who.block, e, rec.mask);
-        missing == 0 || self.know.main.owns(&self.who, e) && missing & !lanes == 0 && lanes.is_power_of_two()
+        missing == 0 || self.know.main.owns(&self.who, e) && missing & !lanes == 0
     }
 }
 
@@ -373,7 +366,7 @@ impl Tables {
         if cell.w.event == LIST {
             return self.leaf_list(cell, op, lanes, addr);
         }
-        let rec = op.record(lanes);
+        let rec = Rec { event: op.id, mask: lanes };
         let how = op.event.how;
         if cell.w.event != NONE {
             op.check(&self.events, cell.w, lanes, addr);
@@ -403,7 +396,7 @@ impl Tables {
     }
 
     fn leaf_list(&mut self, cell: &mut Cell, op: &mut Op<'_>, lanes: u32, addr: u64) {
-        let rec = op.record(lanes);
+        let rec = Rec { event: op.id, mask: lanes };
         let number = cell.w.mask;
         let weak_write = op.event.how.is_weak_write();
         let list = &mut self.lists[number as usize];

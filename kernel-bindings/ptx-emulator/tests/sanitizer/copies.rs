@@ -204,22 +204,43 @@ fn an_asynchronous_arrival_publishes_the_copies_only() {
 }
 
 #[test]
-fn a_copys_read_does_not_stand_for_its_issuers_read() {
-    // Lane 0 reads a word, then copies it; whoever saw the copy arrive knows nothing of the first read.
-    for first in [false, true] {
+fn a_copys_read_does_not_stand_for_earlier_reads() {
+    // Lane 0 copies a word that it or a lane ordered before it has read; whoever saw the copy arrive knows nothing of
+    // the first read.
+    for first in [None, Some(0), Some(5)] {
         let mut play = Play::block(2);
         play.init((0, 0), 2048);
         play.bar(0, &[0, 1]);
-        if first {
-            play.read_global(0, (0, 0), G);
+        if let Some(lane) = first {
+            play.read_global(0, (0, lane), G);
         }
+        play.blocks[0].warp_sync(0, ALL);
         play.cp_async((0, 1), 0, G);
         let id = play.blocks[0].cp_async_mbarrier_arrive(0, 0, 2048, 90, &mut play.conflicts);
         play.blocks[0].cp_async_arrived(id);
         play.complete(2048);
         play.observe((1, 1), 2048);
         play.write_global(0, (1, 0), G);
-        play.verdict(usize::from(first), GlobalRace);
+        play.verdict(first.map_or(0, |_| 1), GlobalRace);
+    }
+}
+
+#[test]
+fn two_loads_of_one_source_land_in_their_own_phases() {
+    for both in [false, true] {
+        let mut play = Play::block(1);
+        play.init((0, 0), 2048);
+        play.blocks[0].fence(0, 1, Fence::MbarrierInit);
+        let first = play.load((0, 0), 0, G, 64, 2048);
+        let second = play.load((0, 0), 64, G, 64, 2048);
+        play.blocks[0].bulk_landed(second);
+        if both {
+            play.blocks[0].bulk_landed(first);
+        }
+        play.complete(2048);
+        play.observe((0, 1), 2048);
+        play.write_global(0, (0, 0), G);
+        play.verdict(usize::from(!both), AsyncEarlyAccess);
     }
 }
 

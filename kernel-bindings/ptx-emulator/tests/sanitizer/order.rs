@@ -508,6 +508,18 @@ fn strong_accesses_do_not_race_with_each_other_but_with_weak_ones() {
 }
 
 #[test]
+fn lanes_that_add_together_do_not_read_together() {
+    let mut play = Play::block(1);
+    flag(&mut play, (0, 0b11), 512, Atomic, Ordering::Relaxed);
+    play.blocks[0].warp_sync(0, 0b11);
+    word(&mut play, (0, 0b11), 512, 4, Read);
+    play.clean();
+    flag(&mut play, (0, 0b11), 516, Atomic, Ordering::Relaxed);
+    word(&mut play, (0, 0b11), 516, 4, Read);
+    play.only(SharedRace);
+}
+
+#[test]
 fn a_histogram_is_read_after_every_adder() {
     // Warp 0 is ordered after the last adder and not after the first.
     for skipped in 1..4 {
