@@ -122,7 +122,10 @@ impl Shadow {
     /// The copy behind the pin landed in this epoch of its agent.
     pub(super) fn land(&mut self, pin: u32, epoch: u32) {
         let id = std::mem::replace(&mut self.pins[pin as usize], NONE);
-        self.tables.events[id as usize].epoch = epoch;
+        // A copy that no cell names any more (its bytes were raced over) may have lost its event.
+        if id != NONE {
+            self.tables.events[id as usize].epoch = epoch;
+        }
         self.free_pins.push(pin);
     }
 
@@ -201,7 +204,6 @@ impl Shadow {
         self.pages.iter().flat_map(|page| page.iter()).for_each(&mut mark);
         tables.splits.iter().flatten().for_each(&mut mark);
         tables.lists.iter().flatten().for_each(|rec| keep[rec.event as usize] = true);
-        self.pins.iter().for_each(|&id| keep[id as usize] = true);
         let mut number = vec![NONE; keep.len()];
         let mut next = 0;
         for (old, &keep) in keep.iter().enumerate() {

@@ -229,6 +229,17 @@ fn a_proxy_fence_of_the_writing_block_is_passed_on() {
 }
 
 #[test]
+fn the_same_thread_of_another_block_is_another_thread() {
+    let mut play = Play::new(2, 1);
+    play.read_global(0, (0, 0), G);
+    play.read_global(1, (0, 0), G);
+    play.clean();
+    play.write_global(1, (0, 0), G);
+    play.only(GlobalRace);
+    assert_eq!(play.conflicts[0].other.block, 0);
+}
+
+#[test]
 fn many_readers_then_an_unordered_write() {
     let mut play = Play::new(64, 1);
     (0..64).for_each(|block| play.read_global(block, (0, 0), G));

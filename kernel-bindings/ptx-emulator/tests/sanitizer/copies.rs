@@ -195,7 +195,11 @@ fn an_asynchronous_arrival_publishes_the_copies_only() {
     play.observe((1, 1), 2048);
     play.read((1, 1), 0);
     play.clean();
-    // A copy issued after the instruction, and a plain store before it.
+    // A copy by a lane that did not arrive, one issued after the instruction, and a plain store before it.
+    play.cp_async((0, 2), 1024, G);
+    play.read((1, 1), 1040);
+    play.only(AsyncEarlyAccess);
+    play.conflicts.clear();
     play.read((1, 1), 512);
     play.only(AsyncEarlyAccess);
     play.conflicts.clear();
@@ -557,6 +561,8 @@ fn old_events_are_dropped_and_live_ones_are_kept() {
     play.bar(0, &[0, 1]);
     play.write((1, 1), 512);
     let written = play.place;
+    (0..2).for_each(|warp| play.read((warp, 1), 768));
+    play.read((1, 2), 764);
     let id = play.load((0, 0), 0, G, 64, 2048);
     for _ in 0..200_000 {
         play.read((0, ALL), 1024);
@@ -567,6 +573,11 @@ fn old_events_are_dropped_and_live_ones_are_kept() {
     play.read((0, 1), 512);
     play.only(SharedRace);
     assert_eq!(play.conflicts[0].other.place, written);
+    play.conflicts.clear();
+    play.write((0, 1), 768);
+    play.only(SharedRace);
+    let readers = play.conflicts.iter().map(|c| (c.other.warp, c.other.lane, c.other.place));
+    assert_eq!(readers.collect::<Vec<_>>(), [(1, 0, written + 2), (1, 1, written + 3)]);
     play.conflicts.clear();
     play.read((0, 1), 0);
     play.only(AsyncEarlyAccess);
