@@ -272,6 +272,16 @@ def features():
     case.json["tolerated"] = [{"class": "shared_race", "lines": lines, "why": "every thread stores the same value"}]
     case.file("y.mask.bin", raw("u32", [0xFFFF] * 64)).output("y", ("u32", [0x77770000 + 1000 + i for i in range(64)]), {"kind": "exact", "mask_file": "y.mask.bin"}).write()
 
+    x = pseudo(4, 1000, 23)
+    for name, title, defines in (("tolerated_rounds", "a tolerated store in a loop", []), ("race_behind_tolerated", "the same without the second barrier", ["BUG"])):
+        case = Case(name, title, "hidden_race.cu", defines).buffer("x", "s32", [4], x).buffer("y", "s32", [64]).launch("rounds", 1, 64, "x", "y")
+        lines = [i + 1 for i, line in enumerate(open(os.path.join(case.folder, "kernel.ptx"))) if "st.shared" in line]
+        case.json["tolerated"] = [{"class": "shared_race", "lines": lines, "why": "every thread stores the same value"}]
+        if defines:
+            case.bug("shared_race", note="the next round's store meets the read of this one; the stores among themselves are tolerated")
+        else:
+            case.output("y", ("s32", [sum(x) + i for i in range(64)])).write()
+
 
 def main():
     bounds()

@@ -130,7 +130,7 @@ pub struct Finding {
     pub message: String,
     /// Schedule seed of the run.
     pub seed: u64,
-    /// How often the same instruction reported the same class in this launch.
+    /// How often the same instruction (for a race: the same pair of them) reported the same class in this launch.
     pub count: u64,
 }
 

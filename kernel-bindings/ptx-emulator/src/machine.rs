@@ -187,7 +187,7 @@ impl LaunchConfig {
 /// What a launch did.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LaunchReport {
-    /// One finding per class and instruction, in order of first appearance.
+    /// One finding per class and instruction (per pair of instructions for races), in order of first appearance.
     pub findings: Vec<Finding>,
     /// Findings of further classes or instructions that were not kept.
     pub dropped_findings: u64,

@@ -342,7 +342,8 @@ impl<'a, 'm> Block<'a, 'm> {
         }
         for conflict in std::mem::take(&mut self.conflicts) {
             let at = At { pc, block: self.index, warp, lane: Some(conflict.lane) };
-            self.launch.report(conflict.class, at, || self.launch.conflict_text(&conflict));
+            let other = Some(conflict.other.place);
+            self.launch.report_pair(conflict.class, at, other, || self.launch.conflict_text(&conflict));
         }
     }
 

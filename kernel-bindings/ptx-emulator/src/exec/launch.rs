@@ -48,11 +48,11 @@ impl Written {
     }
 }
 
-/// Findings of a launch, one per class and instruction.
+/// Findings of a launch, one per class, instruction and, for a conflict, instruction of the other access.
 #[derive(Default)]
 pub(crate) struct Findings {
     list: Vec<Finding>,
-    index: HashMap<(FindingClass, u32), usize>,
+    index: HashMap<(FindingClass, u32, Option<u32>), usize>,
     dropped: u64,
 }
 
@@ -134,8 +134,21 @@ impl Launch<'_> {
         at: At,
         text: impl FnOnce() -> (Option<String>, Option<Place>, String),
     ) {
+        self.report_pair(class, at, None, text);
+    }
+
+    /// Records a conflict with another access: each pair of instructions counts, since one of a store's conflicts may
+    /// be harmless and another one not.
+    pub(crate) fn report_pair(
+        &self,
+        class: FindingClass,
+        at: At,
+        other: Option<u32>,
+        text: impl FnOnce() -> (Option<String>, Option<Place>, String),
+    ) {
         let mut findings = self.lock();
-        if let Some(index) = findings.index.get(&(class, at.pc)).copied() {
+        let key = (class, at.pc, other);
+        if let Some(index) = findings.index.get(&key).copied() {
             findings.list[index].count += 1;
             return;
         }
@@ -146,7 +159,7 @@ impl Launch<'_> {
         let (address, other, message) = text();
         let place = self.place(at);
         let index = findings.list.len();
-        findings.index.insert((class, at.pc), index);
+        findings.index.insert(key, index);
         findings.list.push(Finding { class, place, address, other, message, seed: self.config.seed, count: 1 });
     }
 
