@@ -275,9 +275,11 @@ def approximate():
     kernel("div_approx_full_f32", "div.approx.f32, div.full.f32", [("a", "f32"), ("b", "f32")], [("d", "f32"), ("e", "f32")], rows, "div.approx.f32 %d, %a, %b;\ndiv.full.f32 %e, %a, %b;", tolerance="2 ulp")
     rows = [((bits(a, "f32"), bits(2.0**127, "f32")), (bits(d, "f32"),)) for a, d in ((1, 0), ("inf", "nan"))]
     kernel("div_approx_huge_f32", "div.approx.f32 by a divisor above 2^126", [("a", "f32"), ("b", "f32")], [("d", "f32")], rows, "div.approx.f32 %d, %a, %b;", derivation="the rule of the ISA")
-    for fmt, bound in (("f16", "rel 2^-9"), ("bf16", "rel 2^-7")):
+    for fmt in ("f16", "bf16"):
         ftz = "" if fmt == "f16" else ".ftz"
         for op in ("ex2", "tanh"):
+            # The ISA has 2^-9.9, 2^-7, 2^-10.987 and 2^-8.
+            bound = {"ex2f16": "rel 2^-9", "ex2bf16": "rel 2^-7", "tanhf16": "abs 2^-10", "tanhbf16": "abs 2^-8"}[op + fmt]
             vals = [bits(v, fmt) for v in (0, "-0", 1, -1, 2, 0.5, -3, "inf", "-inf", "nan")]
             rows = []
             for a in vals:
@@ -292,10 +294,12 @@ def approximate():
             packed = [((a[0][0] | b[0][0] << 16,), (a[1][0] | b[1][0] << 16,)) for a, b in zip(rows, rows[::-1])]
             word += "x2"
             kernel(f"{op}_approx_{fmt}x2", word, [("a", "b32")], [("d", "b32")], packed, f"{word} %d, %a;", derivation="80-digit decimal arithmetic, rounded once", tolerance=f"{bound} in {fmt}", target="sm_90", version="7.8")
-    rows = [((bits(a, "f64"),), (d,)) for a, d in ((1, 0x3FF0000000000000), (4, 0x3FD0000000000000), (3, 0x3FD5555500000000), ("inf", 0), (0, 0x7FF0000000000000))]
+    rows = [((bits(a, "f64"),), (d,)) for a, d in ((1, 0x3FF0000000000000), (4, 0x3FD0000000000000), (3, 0x3FD5555500000000), ("inf", 0), (0, 0x7FF0000000000000), ("nan", 0x7FFFFFFF00000000))]
     kernel("rcp_approx_ftz_f64", "rcp.approx.ftz.f64: upper halves only", [("a", "f64")], [("d", "f64")], rows, "rcp.approx.ftz.f64 %d, %a;", derivation="truncated to the upper 32 bits by hand", tolerance="rel 2^-20")
     rows = [((bits(a, "f64"),), (d,)) for a, d in ((1, 0x3FF0000000000000), (4, 0x3FE0000000000000), ("inf", 0), (0, 0x7FF0000000000000))]
     kernel("rsqrt_approx_ftz_f64", "rsqrt.approx.ftz.f64: upper halves only", [("a", "f64")], [("d", "f64")], rows, "rsqrt.approx.ftz.f64 %d, %a;", derivation="truncated to the upper 32 bits by hand", tolerance="rel 2^-20")
+    rows = [((bits(a, "f64"),), (bits(d, "f64"),)) for a, d in ((1, 1), (4, 0.5), (Fraction(1, 16), 4), ("inf", 0), (0, "inf"), ("-0", "-inf"), (-1, "nan"))]
+    kernel("rsqrt_approx_f64", "rsqrt.approx.f64", [("a", "f64")], [("d", "f64")], rows, "rsqrt.approx.f64 %d, %a;", derivation="powers of four, special values by the table of the ISA", tolerance="rel 2^-50")
 
 
 def run():

@@ -5,17 +5,18 @@
 //! | instruction | bound |
 //! |---|---|
 //! | `ex2.approx.f32` | 2 ulp |
-//! | `lg2.approx.f32` | 2^-22.6 relative outside \[0.5, 2\], 2^-22 absolute inside |
+//! | `lg2.approx.f32` | 2^-22 absolute in (0.5, 2), 2^-22 relative outside |
 //! | `rcp.approx.f32` | 1 ulp |
 //! | `rsqrt.approx.f32` | 2^-22.9 relative |
-//! | `sqrt.approx.f32` | 1 ulp |
-//! | `sin`, `cos.approx.f32` | 2^-20.5 absolute in \[-pi, pi\] |
+//! | `sqrt.approx.f32` | 2^-23 relative |
+//! | `sin`, `cos.approx.f32` | 2^-20.5 absolute in \[-2 pi, 2 pi\] |
 //! | `tanh.approx.f32` | 2^-11 relative |
 //! | `div.approx.f32` | 2 ulp for divisors in \[2^-126, 2^126\] |
 //! | `div.full.f32` | 2 ulp |
 //! | `ex2.approx.f16` / `.bf16` | 2^-9.9 / 2^-7 relative |
-//! | `tanh.approx.f16` / `.bf16` | 2^-10.987 absolute / 2^-8 relative |
-//! | `rcp`, `rsqrt.approx.ftz.f64` | upper 32 bits of the operand only, 2^-20 relative |
+//! | `tanh.approx.f16` / `.bf16` | 2^-10.987 / 2^-8 absolute |
+//! | `rcp`, `rsqrt.approx.ftz.f64` | "gross": the upper 32 bits of operand and result only |
+//! | `rsqrt.approx.f64` | none is given |
 //!
 //! `exp2`, `log2` are polynomials written without fused operations or calls into a C library, so every machine computes
 //! the same bits; `sin`, `cos`, `tanh` use the platform's f64 functions, whose last-bit differences all but vanish in
@@ -153,7 +154,8 @@ fn upper_ftz(bits: u64) -> f64 {
 
 fn lower_cleared(value: f64) -> u64 {
     if value.is_nan() {
-        return 0x7ff8_0000_0000_0000;
+        // The NaN of the 32-bit format that these two instructions work in.
+        return 0x7fff_ffff_0000_0000;
     }
     let bits = value.to_bits() & 0xffff_ffff_0000_0000;
     if bits & 0x7ff0_0000_0000_0000 == 0 { bits & 1 << 63 } else { bits }

@@ -385,7 +385,8 @@ pub fn unary(op: Unary, ty: Type, mods: &FloatMods, a: u64) -> Option<u64> {
             Unary::Neg => a ^ 1 << 63,
             Unary::Abs => a & !(1 << 63),
             Unary::Rcp if mods.approx => approx::rcp_ftz_f64(a),
-            Unary::Rsqrt => approx::rsqrt_ftz_f64(a),
+            Unary::Rsqrt if mods.ftz => approx::rsqrt_ftz_f64(a),
+            Unary::Rsqrt => finish_f64(1.0 / f64::from_bits(a).sqrt()),
             Unary::Rcp => {
                 soft::div(Value::integer(1), Value::unpack(a, Format::F64)).pack(Format::F64, rounding, false)
             }
