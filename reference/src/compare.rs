@@ -234,6 +234,12 @@ fn class(x: f64) -> u8 {
     }
 }
 
+/// What a result may lose below the normal numbers: kernels flush those to zero (`ex2.approx.ftz`), and neither f32 nor
+/// bf16 holds anything below 2^-149. An element without terms (magnitude 0) has nothing to lose: it is exactly 0.
+fn underflow(magnitude: f64) -> f64 {
+    if magnitude > 0.0 { f64::from(f32::MIN_POSITIVE) } else { 0.0 }
+}
+
 /// Compares float elements that stand in `memory` with `strides` (in elements, one per axis of `cells`). Where `cells`
 /// has `None`, and in the gaps between the elements, `memory` must equal `before`.
 pub fn floats(
@@ -273,7 +279,7 @@ pub fn floats(
         xx += got * got;
         yy += expected * expected;
         let error = (got - expected).abs();
-        let limit = (bound.abs * exact.magnitude).max(bound.rel * expected.abs());
+        let limit = (bound.abs * exact.magnitude).max(bound.rel * expected.abs()) + underflow(exact.magnitude);
         let share = if error == 0.0 { 0.0 } else { error / limit };
         verdict.max_abs = verdict.max_abs.max(error);
         if share > verdict.max_share {
@@ -392,6 +398,20 @@ mod tests {
             text,
             "x: 1 elements beyond their bound; worst at [1, 0]: got 1.015e2, expected 1e2, off by 1.500e0, bound 1.000e0"
         );
+    }
+
+    #[test]
+    fn results_below_the_normal_numbers_may_flush_to_zero() {
+        let judge = |value: f64, got: f32| {
+            let cells = ArrayD::from_elem(vec![1], Some(Exact { value, magnitude: value.abs() }));
+            let memory = got.to_le_bytes();
+            let bound = Bound { abs: 1e-6, rel: 1e-6, difference: f64::INFINITY };
+            floats("x", &memory, &[0; 4], Float::F32, &[1], &cells, &bound).passes()
+        };
+        assert!(judge(5e-63, 0.0), "f32 has nothing that small");
+        assert!(judge(1.1e-38, 0.0), "flushed");
+        assert!(!judge(2.5e-38, 0.0), "a normal number is lost");
+        assert!(!judge(5e-63, 3e-38), "nothing comes from nowhere");
     }
 
     #[test]
