@@ -75,6 +75,9 @@ pub struct ParityArgs {
     /// Schedule seeds per case on the emulator.
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub seeds: u64,
+    /// Seed of the data of the cases.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub data_seed: u64,
     /// Golden folder (safetensors and index.json) to judge on, instead of the one that is built in.
     #[arg(long, value_name = "DIR")]
     pub golden: Option<PathBuf>,
@@ -93,7 +96,7 @@ pub struct MutantsArgs {
     #[arg(long, value_name = "TEXT")]
     pub module: Option<String>,
     /// Schedule seeds per case before a mutant counts as a survivor.
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub seeds: u64,
     /// Write every mutant with its outcome as JSON.
     #[arg(long, value_name = "FILE")]

@@ -33,7 +33,7 @@ pub enum JobError {
     Shape(String),
 }
 
-/// Seed of the case data.
+/// Seed of the case data of the main job.
 const DATA_SEED: u64 = 1;
 /// Schedule seeds of every emulated case.
 const SCHEDULE_SEEDS: u64 = 16;
@@ -62,7 +62,7 @@ pub fn parity(args: &ParityArgs) -> Result<Report, JobError> {
         Some(seed) => vec![seed],
         None => (0..args.seeds).collect(),
     };
-    let plan = Plan { cases: cases(args)?, data_seed: DATA_SEED, seeds };
+    let plan = Plan { cases: cases(args)?, data_seed: args.data_seed, seeds };
     let mut report = Report { command: "sm120 parity".into(), machine: machine_facts(), ..Report::default() };
     if args.device.is_empty() {
         judge_present(&plan, &mut report);
