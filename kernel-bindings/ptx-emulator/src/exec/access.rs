@@ -255,7 +255,7 @@ impl Block<'_, '_> {
 
     /// Tells the sanitizer.
     #[inline(never)]
-    fn check_access(&mut self, warp: &Warp, space: MemSpace, addresses: &L64, mask: u32, request: &Request) {
+    pub(crate) fn check_access(&mut self, warp: &Warp, space: MemSpace, addresses: &L64, mask: u32, request: &Request) {
         let Some(check) = &mut self.check else { return };
         let access = Access {
             space,

@@ -72,7 +72,7 @@ pub(crate) fn lanes_of(mask: u32) -> impl Iterator<Item = usize> {
 
 /// Whether the AVX2 versions may run.
 #[inline(always)]
-fn wide() -> bool {
+pub(crate) fn wide() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         static WIDE: OnceLock<bool> = OnceLock::new();

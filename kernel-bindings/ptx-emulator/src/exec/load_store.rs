@@ -7,7 +7,7 @@ use super::poison;
 use super::program::{Access, Any, Extend, Space};
 use super::run::Flow;
 use super::warp::Warp;
-use crate::check::AccessKind;
+use crate::check::{AccessKind, MemSpace};
 use crate::finding::FindingClass;
 use crate::ir::Ordering;
 use std::sync::atomic;
@@ -58,6 +58,18 @@ fn extend(value: u64, extend: Extend) -> u64 {
 
 impl Block<'_, '_> {
     pub(crate) fn load<const CHECKED: bool>(&mut self, warp: &mut Warp, pc: u32, access: &Access, mask: u32) -> Flow {
+        if access.plain && self.counters.is_none() {
+            if !CHECKED {
+                if self.load_words(warp, access, mask).is_some() {
+                    return Flow::Next;
+                }
+            } else if !poison::steers(warp, access.addr, mask)
+                && let Some((reach, base)) = self.load_words(warp, access, mask)
+            {
+                self.loaded(warp, pc, access, &reach.offsets, base, mask);
+                return Flow::Next;
+            }
+        }
         let addresses = self.addresses(warp, access.addr);
         let ok = if CHECKED { self.clean_addresses(warp, pc, access.addr, mask) } else { mask };
         if CHECKED && ok != mask {
@@ -76,6 +88,41 @@ impl Block<'_, '_> {
             self.note_strong(warp, pc, &addresses, access.regs, mask);
         }
         if self.aborted { Flow::Abort } else { Flow::Next }
+    }
+
+    /// Tells the sanitizer of a load that went the fast way, and loads the poison.
+    fn loaded(&mut self, warp: &mut Warp, pc: u32, access: &Access, offsets: &L32, base: u64, mask: u32) {
+        let addresses = super::lanes::map1(offsets, |o: u32| base.wrapping_add(u64::from(o)));
+        let kind = if access.nc { AccessKind::ReadNc } else { AccessKind::Read };
+        let request = self.request(pc, access, kind);
+        if access.space == Space::Global {
+            self.check_access(warp, MemSpace::Global, &addresses, mask, &request);
+            self.load_global_poison(warp, access, &addresses, mask);
+        } else {
+            self.check_access(warp, MemSpace::Shared, &addresses, mask, &request);
+            self.load_shared_poison(warp, access, &addresses, mask);
+        }
+    }
+
+    /// Tells the sanitizer of a store that went the fast way, and stores the poison.
+    fn stored(&mut self, warp: &mut Warp, pc: u32, access: &Access, offsets: &L32, base: u64, mask: u32) {
+        let addresses = super::lanes::map1(offsets, |o: u32| base.wrapping_add(u64::from(o)));
+        let request = self.request(pc, access, AccessKind::Write);
+        let program = self.launch.program;
+        let registers = &program.lists[access.regs.start as usize..][..access.regs.len as usize];
+        if access.space == Space::Global {
+            self.check_access(warp, MemSpace::Global, &addresses, mask, &request);
+            self.store_global_poison(warp, pc, registers, &addresses, 4, request.width, mask);
+        } else {
+            self.check_access(warp, MemSpace::Shared, &addresses, mask, &request);
+            self.store_shared_poison(warp, registers, &addresses, 4, mask);
+        }
+    }
+
+    fn request(&self, pc: u32, access: &Access, kind: AccessKind) -> Request {
+        let width = u32::from(access.bytes) * u32::from(access.count);
+        let align = width.next_power_of_two();
+        Request { pc, width, align, kind, ordering: access.ordering, scope: access.scope }
     }
 
     #[cold]
@@ -99,14 +146,7 @@ impl Block<'_, '_> {
         let program = self.launch.program;
         let bytes = u32::from(access.bytes);
         let width = bytes * u32::from(access.count);
-        let request = Request {
-            pc,
-            width,
-            align: width.next_power_of_two(),
-            kind: if access.nc { AccessKind::ReadNc } else { AccessKind::Read },
-            ordering: access.ordering,
-            scope: access.scope,
-        };
+        let request = self.request(pc, access, if access.nc { AccessKind::ReadNc } else { AccessKind::Read });
         if self.counters.is_some() {
             self.count_access(pc, space, addresses, mask, width, false);
         }
@@ -252,6 +292,20 @@ impl Block<'_, '_> {
     }
 
     pub(crate) fn store<const CHECKED: bool>(&mut self, warp: &mut Warp, pc: u32, access: &Access, mask: u32) -> Flow {
+        if access.plain && self.counters.is_none() {
+            if !CHECKED {
+                if self.store_words(warp, access, mask).is_some() {
+                    self.activity += 1;
+                    return Flow::Next;
+                }
+            } else if !poison::steers(warp, access.addr, mask)
+                && let Some((reach, base)) = self.store_words(warp, access, mask)
+            {
+                self.activity += 1;
+                self.stored(warp, pc, access, &reach.offsets, base, mask);
+                return Flow::Next;
+            }
+        }
         let addresses = self.addresses(warp, access.addr);
         let ok = if CHECKED { self.clean_addresses(warp, pc, access.addr, mask) } else { mask };
         if access.ordering == Ordering::Release {
@@ -277,14 +331,7 @@ impl Block<'_, '_> {
         let program = self.launch.program;
         let bytes = u32::from(access.bytes);
         let width = bytes * u32::from(access.count);
-        let request = Request {
-            pc,
-            width,
-            align: width.next_power_of_two(),
-            kind: AccessKind::Write,
-            ordering: access.ordering,
-            scope: access.scope,
-        };
+        let request = self.request(pc, access, AccessKind::Write);
         if self.counters.is_some() {
             self.count_access(pc, space, addresses, mask, width, true);
         }
@@ -333,16 +380,7 @@ impl Block<'_, '_> {
                 let (offsets, ok) = self.check_window::<CHECKED>(warp, space, addresses, mask, &request);
                 let at = |lane: usize| offsets.0[lane] as usize;
                 store_bytes(warp, program, &mut self.shared, at, registers, bytes, ok);
-                if let Some(written) = &mut self.shared_written {
-                    for (e, r) in registers.iter().enumerate() {
-                        let dirty = poison::lanes_with(warp, *r) & ok;
-                        let p = if dirty != 0 { poison::of(warp, *r) } else { L64::splat(0) };
-                        for_lanes(ok, |lane| {
-                            let start = offsets.0[lane] + e as u64 * u64::from(bytes);
-                            written.put_bits(start, bytes, !bits_to_bytes(p.0[lane]));
-                        });
-                    }
-                }
+                self.store_shared_poison(warp, registers, &offsets, bytes, ok);
             }
             Space::Local => {
                 let (offsets, ok) = self.check_window::<CHECKED>(warp, space, addresses, mask, &request);
@@ -369,6 +407,22 @@ impl Block<'_, '_> {
                 self.report_text(FindingClass::OutOfBounds, warp, pc, Some(lane), message);
                 self.fault();
             }
+        }
+    }
+
+    fn store_shared_poison(&mut self, warp: &Warp, registers: &[Any], offsets: &L64, bytes: u32, ok: u32) {
+        let Some(written) = &mut self.shared_written else { return };
+        if registers.iter().all(|r| poison::lanes_with(warp, *r) & ok == 0) {
+            let width = bytes * registers.len() as u32;
+            for_lanes(ok, |lane| written.put_bits(offsets.0[lane], width, u64::MAX));
+            return;
+        }
+        for (e, r) in registers.iter().enumerate() {
+            let p = poison::of(warp, *r);
+            for_lanes(ok, |lane| {
+                let start = offsets.0[lane] + e as u64 * u64::from(bytes);
+                written.put_bits(start, bytes, !bits_to_bytes(p.0[lane]));
+            });
         }
     }
 

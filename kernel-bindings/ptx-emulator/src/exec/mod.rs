@@ -20,6 +20,7 @@ mod block;
 mod complex;
 mod count;
 mod exchange;
+mod fast;
 mod lanes;
 mod launch;
 mod load_store;

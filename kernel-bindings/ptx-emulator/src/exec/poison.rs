@@ -6,7 +6,7 @@
 
 use super::alu;
 use super::lanes::{L32, L64, Lanes, map1, map2, map3};
-use super::program::{Any, CONST, Ins, Op, Program, Rule, Slot};
+use super::program::{Addr, Any, Base, CONST, Ins, Op, Program, Rule, Slot};
 use super::run::widen;
 use super::warp::Warp;
 
@@ -101,6 +101,16 @@ pub(crate) fn clean(warp: &mut Warp, d: Any, mask: u32) {
         Any::X(slot) if dirty64(warp, slot) => set64(warp, slot, &L64::splat(0), mask),
         Any::P(slot) => warp.set_pp(slot, 0, mask),
         _ => {}
+    }
+}
+
+/// Whether an address depends on poison in any lane of `mask`.
+#[inline(always)]
+pub(crate) fn steers(warp: &Warp, addr: Addr, mask: u32) -> bool {
+    match addr.base {
+        Base::W(slot) => lanes_with(warp, Any::W(slot)) & mask != 0,
+        Base::X(slot) => lanes_with(warp, Any::X(slot)) & mask != 0,
+        Base::Absolute => false,
     }
 }
 

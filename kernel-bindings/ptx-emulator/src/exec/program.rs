@@ -106,6 +106,8 @@ pub(crate) struct Access {
     pub(crate) scope: Scope,
     /// `ld.global.nc`
     pub(crate) nc: bool,
+    /// A weak access of whole 32-bit registers.
+    pub(crate) plain: bool,
 }
 
 /// Atomic.

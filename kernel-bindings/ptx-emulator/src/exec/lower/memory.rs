@@ -76,6 +76,7 @@ impl Lower<'_> {
                     ordering: *ordering,
                     scope: scope.unwrap_or(Scope::Sys),
                     nc: *nc,
+                    plain: extend == Extend::Zero && self.is_plain(regs, *ty, *ordering),
                 };
                 (Op::Ld(access), class)
             }
@@ -101,6 +102,7 @@ impl Lower<'_> {
                     ordering: *ordering,
                     scope: scope.unwrap_or(Scope::Sys),
                     nc: false,
+                    plain: self.is_plain(regs, *ty, *ordering),
                 };
                 (Op::St(access), class)
             }
@@ -206,6 +208,14 @@ impl Lower<'_> {
             return Err("a matrix load or store outside shared memory".to_owned());
         }
         Ok(Op::Matrix(Box::new(MatrixOp { store, map, regs, addr: self.addr(addr)?, space })))
+    }
+
+    fn is_plain(&self, regs: crate::exec::program::List, ty: Type, ordering: Ordering) -> bool {
+        let items = &self.lists[regs.start as usize..][..regs.len as usize];
+        ty.bits() == 32
+            && ordering == Ordering::Weak
+            && regs.len.is_power_of_two()
+            && items.iter().all(|item| matches!(item, Any::W(_)))
     }
 
     /// 128-bit registers as their two 64-bit halves.
