@@ -2,6 +2,7 @@
 //! functions.
 
 mod arith;
+mod liveness;
 mod memory;
 mod registers;
 mod sync;
