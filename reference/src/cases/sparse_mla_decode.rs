@@ -367,6 +367,15 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "empty_batch", Shape { t: 0, ..tiny() });
         let first_tile = invalid(70, Invalid::FirstTile);
         add(Quick, "first_tile_invalid", Shape { window: first_tile.clone(), compressed: None, ..tiny() });
+        // Enough rows in one run to go round any ring of tiles; skipped rows at its start only, then everywhere.
+        for h in [8, 32, 64] {
+            let long = |window, compressed| Shape { h, num_splits: Some(1), window, compressed, ..tiny() };
+            for rows in [24, 56, 88] {
+                let skipped = invalid(rows, Invalid::All);
+                add(Quick, &format!("first_{rows}_rows_skipped_{h}_heads"), long(skipped, Some(list(300))));
+            }
+            add(Quick, &format!("half_of_300_rows_skipped_{h}_heads"), long(invalid(300, Invalid::Half), None));
+        }
         add(Quick, "window_invalid", Shape { window: none(), ..tiny() });
         add(Quick, "second_list_invalid", Shape { compressed: Some(none()), ..tiny() });
         let half = |width| invalid(width, Invalid::Half);
