@@ -5,11 +5,14 @@ use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::layout;
 use kernel_bindings::ops::KernelOps;
 use kernels::{Operation, Variant};
+use ptx_emulator::CounterMode;
+use reference::cases::Size;
 use reference::cases::sparse_mla_decode::{self, List};
 use reference::ops::{IndexKFormat, KvFormat, Pages};
 use reference::problem::{Fill, IndexLogitsProblem, Memory, Problem};
 use reference::rng::Rng;
-use reference::suite::{self, Case};
+use reference::suite::{self, Case, Prepared};
+use std::time::Duration;
 
 /// A batch of sequences of equal length for `index_logits_decode`, in shuffled pages of 64 rows. Keys and queries are
 /// random bytes turned into finite codes: the work does not depend on the values, and 138 MB of normal draws would take
@@ -115,35 +118,60 @@ fn one_sequence(problem: &IndexLogitsProblem, sequence: u32) -> IndexLogitsProbl
     }
 }
 
-/// Runs the real shapes on the emulator, checks off, every variant that there is. `Err` names the first that fails.
-pub fn emulated() -> Result<Vec<ShapeRow>, String> {
-    let mut rows = Vec::new();
-    let (b, keys) = (32, 32_768);
+/// What one run is: the problem, its shape in words, and the part of the outputs that the reference judges.
+struct Work {
+    problem: Problem,
+    shape: String,
+    judged: Prepared,
+    /// Cuts what was judged out of the outputs.
+    sample: fn(&[Vec<u8>], u32) -> Vec<Vec<u8>>,
+    b: u32,
+}
+
+/// Sequence whose logits are judged.
+const SAMPLED: u32 = 1;
+
+fn index_logits_work(b: u32, keys: u32) -> Work {
     let problem = index_logits(IndexKFormat::Fp8, b, keys, 0);
-    let judged = Case::new("index_logits_decode", "real shape", reference::cases::Size::Full, {
-        let one = Problem::IndexLogitsDecode(one_sequence(&problem, 7));
-        move |_| one.clone()
-    })
-    .prepare(0);
-    let problem = Problem::IndexLogitsDecode(problem);
-    for variant in variants(Operation::IndexLogitsDecode) {
-        let (outputs, mut row) = run(variant, &problem)?;
-        row.shape = format!("{b} x {keys} keys, fp8");
+    let one = Problem::IndexLogitsDecode(one_sequence(&problem, SAMPLED));
+    let judged = Case::new("index_logits_decode", "real shape", Size::Full, move |_| one.clone()).prepare(0);
+    let sample = |outputs: &[Vec<u8>], b: u32| {
         let line = outputs[0].len() / b as usize;
-        let sampled = outputs[0][7 * line..8 * line].to_vec();
-        let report = suite::judge(row.variant.clone(), &judged, &[sampled], std::time::Duration::ZERO);
-        finish(&mut rows, row, &report)?;
-    }
-    let shape = sparse_mla(32, 64);
-    let prepared = Case::new("sparse_mla_decode", "real shape", reference::cases::Size::Full, move |seed| {
-        Problem::SparseMlaDecode(Box::new(shape.build(seed)))
-    })
-    .prepare(0);
-    for variant in variants(Operation::SparseMlaDecode) {
-        let (outputs, mut row) = run(variant, &prepared.problem)?;
-        row.shape = "32 x (128 + 512) rows x 64 heads, v4_fp8".into();
-        let report = suite::judge(row.variant.clone(), &prepared, &outputs, std::time::Duration::ZERO);
-        finish(&mut rows, row, &report)?;
+        vec![outputs[0][SAMPLED as usize * line..][..line].to_vec()]
+    };
+    Work { problem: Problem::IndexLogitsDecode(problem), shape: format!("{b} x {keys} keys, fp8"), judged, sample, b }
+}
+
+fn sparse_mla_work(t: u32) -> Work {
+    let shape = sparse_mla(t, 64);
+    let build = move |seed| Problem::SparseMlaDecode(Box::new(shape.build(seed)));
+    let judged = Case::new("sparse_mla_decode", "real shape", Size::Full, build).prepare(0);
+    let problem = judged.problem.clone();
+    let shape = format!("{t} x (128 + 512) rows x 64 heads, v4_fp8");
+    Work { problem, shape, judged, sample: |outputs, _| outputs.to_vec(), b: t }
+}
+
+/// Runs the real shapes on the emulator with checks off, and smaller ones with checks off and on, every variant that
+/// there is. `Err` names the first whose result is wrong.
+pub fn emulated() -> Result<Vec<ShapeRow>, String> {
+    type Config = fn() -> EmulatedConfig;
+    let (off, on): (Config, Config) = (EmulatedConfig::fast, || EmulatedConfig::checked(0));
+    let plan: [(Work, Vec<(&str, Config)>); 4] = [
+        (index_logits_work(32, 32_768), vec![("off", off)]),
+        (sparse_mla_work(32), vec![("off", off)]),
+        (index_logits_work(2, 8_192), vec![("off", off), ("full", on)]),
+        (sparse_mla_work(2), vec![("off", off), ("full", on)]),
+    ];
+    let mut rows = Vec::new();
+    for (work, configs) in &plan {
+        let operation = Operation::from_name(work.problem.op()).ok_or("an operation without a name")?;
+        for variant in variants(operation) {
+            for (checks, config) in configs {
+                let mut config = config();
+                config.machine.counters = CounterMode::Total;
+                rows.push(run(variant, work, checks, config)?);
+            }
+        }
     }
     Ok(rows)
 }
@@ -152,33 +180,27 @@ fn variants(operation: Operation) -> impl Iterator<Item = Variant> {
     Variant::ALL.into_iter().filter(move |&variant| kernels::ptx(operation, variant).is_some())
 }
 
-fn finish(rows: &mut Vec<ShapeRow>, mut row: ShapeRow, report: &suite::CaseReport) -> Result<(), String> {
+/// One run, judged.
+fn run(variant: Variant, work: &Work, checks: &str, config: EmulatedConfig) -> Result<ShapeRow, String> {
+    let ops = KernelOps::with_variant(Emulated::new(config), variant).map_err(|e| e.to_string())?;
+    let outputs = work.problem.run(&ops, Fill::Leave).map_err(|e| e.to_string())?;
+    let sampled = (work.sample)(&outputs, work.b);
+    let report = suite::judge(ops.name(), &work.judged, &sampled, Duration::ZERO);
     if !report.passes() {
-        return Err(format!("{} {}: {report}", row.operation, row.shape));
+        return Err(format!("{}: {report}", work.shape));
     }
-    row.error_over_bound = report.verdicts.iter().map(|v| v.max_share).fold(0.0, f64::max);
-    rows.push(row);
-    Ok(())
-}
-
-/// One run with checks off and counters on.
-fn run(variant: Variant, problem: &Problem) -> Result<(Vec<Vec<u8>>, ShapeRow), String> {
-    let machine = Emulated::new(EmulatedConfig::fast());
-    let ops = KernelOps::with_variant(machine, variant).map_err(|e| e.to_string())?;
-    let outputs = problem.run(&ops, Fill::Leave).map_err(|e| e.to_string())?;
     let totals = ops.device().totals();
-    let row = ShapeRow {
-        operation: problem.op().to_owned(),
+    Ok(ShapeRow {
+        operation: work.problem.op().to_owned(),
         variant: variant.to_string(),
-        shape: String::new(),
-        checks: "off".into(),
+        shape: work.shape.clone(),
+        checks: checks.to_owned(),
         seconds: totals.seconds,
         warp_instructions: totals.warp_instructions,
         mma: totals.mma,
         global_bytes: totals.global_load_bytes + totals.global_store_bytes,
         bank_conflicts: totals.bank_conflicts,
         shared_wavefronts: totals.shared_wavefronts,
-        error_over_bound: 0.0,
-    };
-    Ok((outputs, row))
+        error_over_bound: report.verdicts.iter().map(|v| v.max_share).fold(0.0, f64::max),
+    })
 }
