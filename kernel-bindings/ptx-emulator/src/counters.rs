@@ -254,41 +254,54 @@ pub(crate) fn wavefronts(addresses: &[u32; 32], mask: u32, bytes: u32) -> (u64, 
             continue;
         }
         ideal += 1;
-        // Distinct words per bank.
-        let mut words = [[0u32; 32]; 32];
-        let mut used = [0usize; 32];
-        let lanes = addresses[first..first + group].iter().enumerate();
-        for (_, address) in lanes.filter(|(lane, _)| members >> lane & 1 == 1) {
-            let start = address / 4;
-            let end = (address + bytes.max(1) - 1) / 4;
-            for word in start..=end {
-                let bank = (word % 32) as usize;
-                if !words[bank][..used[bank]].contains(&word) {
-                    words[bank][used[bank]] = word;
-                    used[bank] += 1;
-                }
-            }
-        }
-        total += used.iter().copied().max().unwrap_or(0).max(1) as u64;
+        total += passes(&addresses[first..first + group], members, bytes);
     }
     (total, ideal)
 }
 
+/// Passes of one group: the largest number of distinct words that share a bank.
+fn passes(addresses: &[u32], members: u32, bytes: u32) -> u64 {
+    let words = |address: &u32| address / 4..=(address + bytes.max(1) - 1) / 4;
+    let active =
+        || addresses.iter().enumerate().filter(|(lane, _)| members >> lane & 1 == 1).flat_map(|(_, a)| words(a));
+    // Mostly every bank has one word.
+    let mut first = [u32::MAX; 32];
+    let mut alone = true;
+    for word in active() {
+        let seen = &mut first[(word % 32) as usize];
+        if *seen == u32::MAX {
+            *seen = word;
+        }
+        alone &= *seen == word;
+    }
+    if alone {
+        return 1;
+    }
+    let mut all: Vec<u32> = active().collect();
+    all.sort_unstable();
+    all.dedup();
+    let mut banks = [0u64; 32];
+    all.iter().for_each(|word| banks[(word % 32) as usize] += 1);
+    banks.into_iter().max().unwrap_or(1)
+}
+
 /// 32-byte sectors that the lanes of `mask` touch with `bytes` bytes each.
 pub(crate) fn sectors(addresses: &[u64; 32], mask: u32, bytes: u32) -> u64 {
-    let mut seen = [0u64; 64];
-    let mut n = 0;
-    for lane in (0..32).filter(|lane| mask >> lane & 1 == 1) {
-        let first = addresses[lane] / 32;
-        let last = (addresses[lane] + u64::from(bytes.max(1)) - 1) / 32;
-        for sector in first..=last {
-            if !seen[..n].contains(&sector) && n < seen.len() {
-                seen[n] = sector;
-                n += 1;
-            }
+    let active = || addresses.iter().enumerate().filter(|(lane, _)| mask >> lane & 1 == 1);
+    let touched = |address: u64| address / 32..=(address + u64::from(bytes.max(1)) - 1) / 32;
+    let lowest = active().map(|(_, a)| a / 32).min().unwrap_or(0);
+    // Mostly all sectors are near one another: a bit for each.
+    let mut near = 0u64;
+    let mut far = Vec::new();
+    for sector in active().flat_map(|(_, a)| touched(*a)) {
+        match sector - lowest {
+            bit @ 0..64 => near |= 1 << bit,
+            _ => far.push(sector),
         }
     }
-    n as u64
+    far.sort_unstable();
+    far.dedup();
+    u64::from(near.count_ones()) + far.len() as u64
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ use crate::memory::{GlobalMemory, MemoryError, WINDOW_START};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use thiserror::Error;
 
 pub use crate::counters::CounterMode;
@@ -137,7 +137,7 @@ impl Default for MachineConfig {
             async_mode: AsyncMode::AtWait,
             counters: CounterMode::Off,
             threads: 0,
-            max_instructions: u64::MAX,
+            max_instructions: 20_000_000_000,
             device: DeviceModel::default(),
         }
     }
@@ -148,7 +148,7 @@ impl MachineConfig {
     /// moment, odd ones in random pieces.
     pub fn checked(seed: u64) -> Self {
         let async_mode = if seed.is_multiple_of(2) { AsyncMode::AtWait } else { AsyncMode::Random };
-        Self { seed, async_mode, max_instructions: 20_000_000_000, ..Self::default() }
+        Self { seed, async_mode, ..Self::default() }
     }
 
     /// As fast as it goes: bounds checks only, copies at once.
@@ -403,12 +403,19 @@ impl Machine {
         if let Some(program) = loaded.programs.get(&entry.name) {
             return Ok(program.clone());
         }
-        let program = exec::lower(module, entry, &loaded.layout).map_err(|e| LaunchError::Unsupported {
-            entry: entry.name.clone(),
-            line: e.line,
-            message: e.message,
-        })?;
-        let program = Arc::new(program);
+        let decode = || {
+            exec::lower(module, entry, &loaded.layout).map(Arc::new).map_err(|e| LaunchError::Unsupported {
+                entry: entry.name.clone(),
+                line: e.line,
+                message: e.message,
+            })
+        };
+        // Without variables the decoded form is the same on every machine.
+        let program = if module.variables.iter().all(|v| v.space == Space::Shared) {
+            decoded_once(entry, decode)?
+        } else {
+            decode()?
+        };
         loaded.programs.insert(entry.name.clone(), program.clone());
         Ok(program)
     }
@@ -473,9 +480,10 @@ impl Machine {
         if dims.all_resident {
             run_resident(&launch, blocks, &sums);
         } else if checked {
-            let mut order: Vec<u32> = (0..blocks).collect();
+            // Any order of blocks is as good as any other; a permutation in memory only where it is small.
+            let mut order: Vec<u32> = (0..blocks.min(1 << 20)).collect();
             Rng::new(self.config.seed, 0).shuffle(&mut order);
-            for index in order {
+            for index in order.into_iter().chain(1 << 20..blocks.max(1 << 20)) {
                 run_block(&launch, index, &sums);
                 if launch.is_stopped() {
                     break;
@@ -553,6 +561,26 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// The decoded form of an entry that needs no machine, made once while the entry lives: a suite runs the same text on
+/// thousands of machines.
+fn decoded_once(
+    entry: &Arc<Entry>,
+    decode: impl FnOnce() -> Result<Arc<Program>, LaunchError>,
+) -> Result<Arc<Program>, LaunchError> {
+    static DECODED: LazyLock<Mutex<Vec<(Weak<Entry>, Arc<Program>)>>> = LazyLock::new(Mutex::default);
+    let lock = || DECODED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let key = Arc::as_ptr(entry);
+    if let Some((_, program)) = lock().iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), key)) {
+        // The weak reference keeps the address from being used for another entry.
+        return Ok(program.clone());
+    }
+    let program = decode()?;
+    let mut all = lock();
+    all.retain(|(known, _)| known.strong_count() > 0);
+    all.push((Arc::downgrade(entry), program.clone()));
+    Ok(program)
 }
 
 /// Counters of the blocks that have ended.

@@ -58,17 +58,14 @@ fn extend(value: u64, extend: Extend) -> u64 {
 
 impl Block<'_, '_> {
     pub(crate) fn load<const CHECKED: bool>(&mut self, warp: &mut Warp, pc: u32, access: &Access, mask: u32) -> Flow {
-        if access.plain && self.counters.is_none() {
-            if !CHECKED {
-                if self.load_words(warp, access, mask).is_some() {
-                    return Flow::Next;
-                }
-            } else if !poison::steers(warp, access.addr, mask)
-                && let Some((reach, base)) = self.load_words(warp, access, mask)
-            {
-                self.loaded(warp, pc, access, &reach.offsets, base, mask);
-                return Flow::Next;
+        if access.plain
+            && (!CHECKED || !poison::steers(warp, access.addr, mask))
+            && let Some((reach, base)) = self.load_words(warp, access, mask)
+        {
+            if CHECKED || self.counters.is_some() {
+                self.loaded::<CHECKED>(warp, pc, access, &reach.offsets, base, mask);
             }
+            return Flow::Next;
         }
         let addresses = self.addresses(warp, access.addr);
         let ok = if CHECKED { self.clean_addresses(warp, pc, access.addr, mask) } else { mask };
@@ -90,9 +87,21 @@ impl Block<'_, '_> {
         if self.aborted { Flow::Abort } else { Flow::Next }
     }
 
-    /// Tells the sanitizer of a load that went the fast way, and loads the poison.
-    fn loaded(&mut self, warp: &mut Warp, pc: u32, access: &Access, offsets: &L32, base: u64, mask: u32) {
+    /// Counts a load that went the fast way, tells the sanitizer of it, and loads the poison.
+    fn loaded<const CHECKED: bool>(
+        &mut self,
+        warp: &mut Warp,
+        pc: u32,
+        access: &Access,
+        offsets: &L32,
+        base: u64,
+        mask: u32,
+    ) {
         let addresses = super::lanes::map1(offsets, |o: u32| base.wrapping_add(u64::from(o)));
+        self.count_access(pc, access.space, &addresses, mask, 4 * u32::from(access.count), false);
+        if !CHECKED {
+            return;
+        }
         let kind = if access.nc { AccessKind::ReadNc } else { AccessKind::Read };
         let request = self.request(pc, access, kind);
         if access.space == Space::Global {
@@ -104,9 +113,21 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Tells the sanitizer of a store that went the fast way, and stores the poison.
-    fn stored(&mut self, warp: &mut Warp, pc: u32, access: &Access, offsets: &L32, base: u64, mask: u32) {
+    /// Counts a store that went the fast way, tells the sanitizer of it, and stores the poison.
+    fn stored<const CHECKED: bool>(
+        &mut self,
+        warp: &mut Warp,
+        pc: u32,
+        access: &Access,
+        offsets: &L32,
+        base: u64,
+        mask: u32,
+    ) {
         let addresses = super::lanes::map1(offsets, |o: u32| base.wrapping_add(u64::from(o)));
+        self.count_access(pc, access.space, &addresses, mask, 4 * u32::from(access.count), true);
+        if !CHECKED {
+            return;
+        }
         let request = self.request(pc, access, AccessKind::Write);
         let program = self.launch.program;
         let registers = &program.lists[access.regs.start as usize..][..access.regs.len as usize];
@@ -292,19 +313,15 @@ impl Block<'_, '_> {
     }
 
     pub(crate) fn store<const CHECKED: bool>(&mut self, warp: &mut Warp, pc: u32, access: &Access, mask: u32) -> Flow {
-        if access.plain && self.counters.is_none() {
-            if !CHECKED {
-                if self.store_words(warp, access, mask).is_some() {
-                    self.activity += 1;
-                    return Flow::Next;
-                }
-            } else if !poison::steers(warp, access.addr, mask)
-                && let Some((reach, base)) = self.store_words(warp, access, mask)
-            {
-                self.activity += 1;
-                self.stored(warp, pc, access, &reach.offsets, base, mask);
-                return Flow::Next;
+        if access.plain
+            && (!CHECKED || !poison::steers(warp, access.addr, mask))
+            && let Some((reach, base)) = self.store_words(warp, access, mask)
+        {
+            self.activity += 1;
+            if CHECKED || self.counters.is_some() {
+                self.stored::<CHECKED>(warp, pc, access, &reach.offsets, base, mask);
             }
+            return Flow::Next;
         }
         let addresses = self.addresses(warp, access.addr);
         let ok = if CHECKED { self.clean_addresses(warp, pc, access.addr, mask) } else { mask };
