@@ -136,7 +136,9 @@ impl Block<'_, '_> {
         let bytes = op.ty.bytes();
         let width = bytes * u32::from(op.count);
         let ordering = if op.ordering == Ordering::Weak { Ordering::Relaxed } else { op.ordering };
-        let request = Request { pc, width, align: width, kind: AccessKind::Atomic, ordering, scope: op.scope };
+        // The read of a `red` is no part of an acquire pattern.
+        let kind = if op.d.len == 0 { AccessKind::Reduce } else { AccessKind::Atomic };
+        let request = Request { pc, width, align: width, kind, ordering, scope: op.scope };
         if self.counters.is_some() {
             self.count_access(pc, space, addresses, mask, width, true);
         }

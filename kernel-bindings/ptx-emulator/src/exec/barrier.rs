@@ -182,8 +182,14 @@ impl Block<'_, '_> {
                 }
             }
         }
-        if let Some(check) = &mut self.check {
-            check.barrier_complete(id);
+        match &mut self.check {
+            Some(_) if id == CLUSTER_BARRIER => {
+                if let Some(check) = &self.launch.check {
+                    check.cluster_complete(self.index);
+                }
+            }
+            Some(check) => check.barrier_complete(id),
+            None => {}
         }
         if let Some(counters) = &mut self.counters {
             counters.barriers += 1;
@@ -218,7 +224,7 @@ impl Block<'_, '_> {
     }
 
     /// Lets the lanes of a warp go on that wait at a completed barrier.
-    fn resume(&self, warp: &mut Warp, id: u32, done: &Barrier) {
+    fn resume(&mut self, warp: &mut Warp, id: u32, done: &Barrier) {
         if id == CLUSTER_BARRIER {
             warp.cluster_pending = 0;
         }
@@ -230,6 +236,11 @@ impl Block<'_, '_> {
             fragment.state = State::Ready;
             let (pc, mask) = (fragment.pc, fragment.mask);
             fragment.pc += 1;
+            if id == CLUSTER_BARRIER
+                && let Some(check) = &mut self.check
+            {
+                check.cluster_wait(warp.id, mask);
+            }
             if let Op::BarRed { op, d, .. } = self.launch.program.code[pc as usize].op {
                 let value = match op {
                     BarRed::Popc => u64::from(done.votes),
@@ -274,6 +285,9 @@ impl Block<'_, '_> {
             if warp.cluster_pending & lanes != 0 {
                 return Flow::Wait(State::Barrier(id));
             }
+            if let Some(check) = &mut self.check {
+                check.cluster_wait(warp.id, lanes);
+            }
             return Flow::Next;
         }
         if warp.cluster_arrived & lanes != 0 {
@@ -290,7 +304,7 @@ impl Block<'_, '_> {
             None => barrier.arrived.push((warp.id, lanes)),
         }
         if let Some(check) = &mut self.check {
-            check.barrier_arrive(id, warp.id, lanes, true);
+            check.cluster_arrive(warp.id, lanes, true);
         }
         self.activity += 1;
         self.complete_barrier(warp, id);
