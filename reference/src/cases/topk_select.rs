@@ -241,6 +241,11 @@ pub fn cases() -> Vec<Case> {
     add(Quick, "page_of_2_rows".into(), Shape { page_size: 2, ..of(16, &plateau) });
     add(Quick, "page_of_61_rows".into(), Shape { page_size: 61, ..of(16, &plateau) });
 
+    // Long enough that an implementation may look for a bound first, or cut the row into pieces for several blocks.
+    add(Quick, "37_of_5000".into(), of(37, &[(5_000, normal)]));
+    add(Quick, "37_of_5000_levels".into(), of(37, &[(5_000, Row::Levels(2))]));
+    add(Quick, "16_of_33000".into(), of(16, &[(33_000, Row::Plateau)]));
+
     for boundary in [1024, 4096, 8192, 16384, 32768, 65536] {
         for topk in [512, 2048] {
             if boundary <= topk as i32 {
