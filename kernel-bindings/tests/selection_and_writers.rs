@@ -25,7 +25,7 @@ fn run(prepared: &Prepared, seeds: std::ops::Range<u64>) {
         let fill = if seed % 2 == 0 { Fill::Poison } else { Fill::Leave };
         let report = suite::run_prepared(&KernelOps::new(machine(seed, 188)), prepared, fill);
         assert!(report.passes(), "schedule seed {seed}: {report}");
-        assert_eq!(*digest.get_or_insert(report.digest.clone()), report.digest, "{report}: schedule seed {seed}");
+        assert_eq!(*digest.get_or_insert(report.digest), report.digest, "{report}: schedule seed {seed}");
     }
 }
 
@@ -90,7 +90,7 @@ fn topk_select_of_split_rows_equals_that_of_whole_ones() {
     for (seed, num_sms) in [(0, 1), (1, 16), (2, 24), (3, 188)] {
         let report = suite::run_prepared(&KernelOps::new(machine(seed, num_sms)), &prepared, Fill::Poison);
         assert!(report.passes(), "{num_sms} SMs: {report}");
-        assert_eq!(*digest.get_or_insert(report.digest.clone()), report.digest, "{num_sms} SMs");
+        assert_eq!(*digest.get_or_insert(report.digest), report.digest, "{num_sms} SMs");
     }
 }
 
