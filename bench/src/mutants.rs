@@ -231,12 +231,16 @@ fn of_module(
     Ok(mutants)
 }
 
+/// Warp instructions of one launch: 20 times what the largest quick case takes. A mutant that never ends goes on until here.
+const MOST_INSTRUCTIONS: u64 = 1_200_000;
+
 /// A machine with full checks; every other seed has one SM, so that persistent kernels go round their rings.
 fn ops(variant: Variant, seed: u64) -> KernelOps<Emulated> {
     let mut config = EmulatedConfig::checked(seed);
     if !seed.is_multiple_of(2) {
         config.machine.device.num_sms = 1;
     }
+    config.machine.max_instructions = MOST_INSTRUCTIONS;
     KernelOps::with_variant(Emulated::new(config), variant).expect("the machine runs every variant")
 }
 
