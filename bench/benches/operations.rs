@@ -7,7 +7,7 @@
 
 use bench::shapes;
 use bench::timed::{Clock, Timed};
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_main};
 use kernel_bindings::cuda::Cuda;
 use kernel_bindings::device::Device;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
@@ -53,7 +53,7 @@ fn small() -> Vec<Bench> {
     list.push(bench("v4_fp8 2 x 640, 64 heads", "sparse_mla_decode", bytes, Problem::SparseMlaDecode(Box::new(mla))));
     // The remaining operations are small: their largest ordinary case serves.
     for op in ["split_combine", "kv_write", "index_k_write"] {
-        let case = cases::all(Size::Full).into_iter().filter(|case| case.op == op).next_back();
+        let case = cases::all(Size::Full).into_iter().rfind(|case| case.op == op);
         let prepared = case.expect("every operation has cases").prepare(1);
         list.push(Bench { prepared, label: "largest case", min_bytes: 0 });
     }
@@ -138,10 +138,18 @@ fn card(criterion: &mut Criterion) {
     }
 }
 
-criterion_group! {
-    name = operations;
-    config = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(2))
-        .warm_up_time(Duration::from_millis(300));
-    targets = host, emulator, card
+// The macro makes a public function.
+#[allow(missing_docs)]
+mod group {
+    use super::{card, emulator, host};
+    use criterion::{Criterion, criterion_group};
+    use std::time::Duration;
+
+    criterion_group! {
+        name = operations;
+        config = Criterion::default().sample_size(10).measurement_time(Duration::from_secs(2))
+            .warm_up_time(Duration::from_millis(300));
+        targets = host, emulator, card
+    }
 }
-criterion_main!(operations);
+criterion_main!(group::operations);

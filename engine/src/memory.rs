@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn growth() {
         let of = |config: &AttentionConfig, index_k| growth_per_token(config, KvFormat::V4Fp8, index_k);
-        assert_eq!(of(&AttentionConfig::v4_flash(), IndexKFormat::Fp8), 3_850.25);
-        assert_eq!(of(&AttentionConfig::v4_flash(), IndexKFormat::Bf16), 4_501.25);
-        assert_eq!(of(&AttentionConfig::v4_pro(), IndexKFormat::Fp8), 5_511.4375);
+        assert_eq!(of(&AttentionConfig::v4_flash(), IndexKFormat::Fp8), 3850.25);
+        assert_eq!(of(&AttentionConfig::v4_flash(), IndexKFormat::Bf16), 4501.25);
+        assert_eq!(of(&AttentionConfig::v4_pro(), IndexKFormat::Fp8), 5511.4375);
     }
 }

@@ -2,7 +2,7 @@
 //! parameter structs that a launch passes.
 //!
 //! Nothing here needs CUDA. The PTX is made from `cuda/*.cu` by the pinned compiler (`cargo run -p kernels --bin
-//! compile-ptx`) and committed together with [`manifest`], which records how; a test fails when a source changed and its
+//! compile-ptx`) and committed together with [`manifest()`], which records how; a test fails when a source changed and its
 //! PTX did not.
 //!
 //! ```

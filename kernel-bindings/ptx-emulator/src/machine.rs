@@ -569,7 +569,8 @@ fn decoded_once(
     entry: &Arc<Entry>,
     decode: impl FnOnce() -> Result<Arc<Program>, LaunchError>,
 ) -> Result<Arc<Program>, LaunchError> {
-    static DECODED: LazyLock<Mutex<Vec<(Weak<Entry>, Arc<Program>)>>> = LazyLock::new(Mutex::default);
+    type Decoded = Vec<(Weak<Entry>, Arc<Program>)>;
+    static DECODED: LazyLock<Mutex<Decoded>> = LazyLock::new(Mutex::default);
     let lock = || DECODED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let key = Arc::as_ptr(entry);
     if let Some((_, program)) = lock().iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), key)) {

@@ -3,7 +3,7 @@
 //! Nearest-even f32 and f64 use the CPU's own instructions. The directed modes of f32, and all of f16 and bf16, compute
 //! in f64 *rounded to odd* (the exact result, with the last bit set when anything was cut off) and round that once:
 //! f64 keeps more than two bits beyond any of the three formats, so the second rounding is right. The directed modes of
-//! f64 use [`soft`](super::soft).
+//! f64 use [`super::soft`].
 
 use super::approx;
 use super::formats::{NAN_16, NAN_F32, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, format_of};

@@ -213,7 +213,8 @@ fn number(bytes: &[u8], i: &mut usize) -> Option<Tok> {
     }
     digits(i, u8::is_ascii_digit);
     let mut float = false;
-    if at(*i) == b'.' && !(at(*i + 1).is_ascii_alphabetic() && !matches!(at(*i + 1), b'e' | b'E')) {
+    let modifier = at(*i + 1).is_ascii_alphabetic() && !matches!(at(*i + 1), b'e' | b'E');
+    if at(*i) == b'.' && !modifier {
         *i += 1;
         digits(i, u8::is_ascii_digit);
         float = true;

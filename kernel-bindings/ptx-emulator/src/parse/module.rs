@@ -505,8 +505,8 @@ fn alignment(c: &mut Cursor<'_>) -> Result<u32, ParseError> {
 fn triple(c: &mut Cursor<'_>, what: &str) -> Result<[u32; 3], ParseError> {
     let at = c.pos();
     let mut dims = [1; 3];
-    for i in 0..3 {
-        dims[i] = c.constant_u32(what)?;
+    for (i, dim) in dims.iter_mut().enumerate() {
+        *dim = c.constant_u32(what)?;
         if i == 2 || !c.eat(b',') {
             break;
         }

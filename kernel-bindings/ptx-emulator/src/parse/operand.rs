@@ -146,7 +146,8 @@ impl<'a> Function<'_, 'a> {
                     let what = format!("special register {name} may only be read by mov and cvt");
                     return Err(self.bad(inst, raw, ParseErrorKind::Syntax, &what));
                 }
-                if !rule(ty, got) && !(got == Type::U32 && matches!(ty, Type::U16 | Type::S16)) {
+                let narrowed = got == Type::U32 && matches!(ty, Type::U16 | Type::S16);
+                if !rule(ty, got) && !narrowed {
                     return Err(self.bad(
                         inst,
                         raw,

@@ -9,7 +9,7 @@ mod values;
 use ptx_emulator::{AsyncMode, Checks, Finding, FindingClass, LaunchConfig, Machine, MachineConfig, Module};
 
 /// A module for sm_120a with one entry `k` of parameters `in`, `out` (pointers) and `n` (u32).
-pub fn text(variables: &str, body: &str) -> String {
+pub(crate) fn text(variables: &str, body: &str) -> String {
     format!(
         ".version 8.7\n.target sm_120a\n.address_size 64\n{variables}\n\
          .visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n)\n{{\n\
@@ -21,13 +21,13 @@ pub fn text(variables: &str, body: &str) -> String {
 }
 
 /// One run: findings, and the words of the output buffer.
-pub struct Outcome {
-    pub findings: Vec<Finding>,
-    pub out: Vec<u32>,
+pub(crate) struct Outcome {
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) out: Vec<u32>,
 }
 
 impl Outcome {
-    pub fn classes(&self) -> Vec<FindingClass> {
+    pub(crate) fn classes(&self) -> Vec<FindingClass> {
         let mut classes: Vec<_> = self.findings.iter().map(|f| f.class).collect();
         classes.sort();
         classes.dedup();
@@ -37,34 +37,29 @@ impl Outcome {
 
 /// A launch to be made: buffers of 4,096 bytes, the input holding 0, 1, 2, ...
 #[derive(Clone)]
-pub struct Case {
-    pub text: String,
-    pub dims: LaunchConfig,
-    pub n: u32,
-    pub config: MachineConfig,
+pub(crate) struct Case {
+    pub(crate) text: String,
+    pub(crate) dims: LaunchConfig,
+    pub(crate) n: u32,
+    pub(crate) config: MachineConfig,
 }
 
-pub fn case(threads: u32, body: &str) -> Case {
+pub(crate) fn case(threads: u32, body: &str) -> Case {
     case_with(threads, "", body)
 }
 
-pub fn case_with(threads: u32, variables: &str, body: &str) -> Case {
+pub(crate) fn case_with(threads: u32, variables: &str, body: &str) -> Case {
     let config = MachineConfig { max_instructions: 1_000_000, ..MachineConfig::checked(0) };
     Case { text: text(variables, body), dims: LaunchConfig::new([1, 1, 1], [threads, 1, 1]), n: 0, config }
 }
 
 impl Case {
-    pub fn grid(mut self, blocks: u32) -> Self {
+    pub(crate) fn grid(mut self, blocks: u32) -> Self {
         self.dims.grid = [blocks, 1, 1];
         self
     }
 
-    pub fn n(mut self, n: u32) -> Self {
-        self.n = n;
-        self
-    }
-
-    pub fn run(&self, seed: u64) -> Outcome {
+    pub(crate) fn run(&self, seed: u64) -> Outcome {
         let mut config = MachineConfig { seed, ..self.config.clone() };
         if config.checks == Checks::Full {
             config.async_mode = [AsyncMode::AtWait, AsyncMode::Random, AsyncMode::Eager][seed as usize % 3];
@@ -87,7 +82,7 @@ impl Case {
     }
 
     /// Every schedule reports exactly this class, at the line that holds `at`.
-    pub fn finds(&self, class: FindingClass, at: &str) {
+    pub(crate) fn finds(&self, class: FindingClass, at: &str) {
         for seed in 0..9 {
             let outcome = self.run(seed);
             let texts: Vec<String> = outcome.findings.iter().map(Finding::to_string).collect();
@@ -100,7 +95,7 @@ impl Case {
     }
 
     /// No schedule reports anything; the output begins with these words.
-    pub fn clean(&self, out: &[u32]) {
+    pub(crate) fn clean(&self, out: &[u32]) {
         for seed in 0..9 {
             let outcome = self.run(seed);
             assert!(outcome.findings.is_empty(), "seed {seed}: {}\n{}", outcome.findings[0], self.text);

@@ -59,7 +59,7 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
             inst.need(f, special(&[90, 100, 110, 120], 8, 0))?;
             inst.exactly(f, 1)?;
             let registers = f.imm(inst, 0, 24..=256, "the register count")? as u32;
-            if registers % 8 != 0 {
+            if !registers.is_multiple_of(8) {
                 return Err(
                     inst.syntax(f, &format!("expected a register count that is a multiple of 8, got {registers}"))
                 );

@@ -210,7 +210,7 @@ fn scale_operand<'a>(
     };
     let (byte_id, thread_id) = (f.scalar(inst, byte, U16, same_width)?, f.scalar(inst, thread, U16, same_width)?);
     // The selected bytes must lie inside the register: 4, 2 or 1 places for 1, 2 or 4 scales.
-    let byte_ok = |n: u64| n < 4 && n % u64::from(scale_vec) == 0;
+    let byte_ok = |n: u64| n < 4 && n.is_multiple_of(u64::from(scale_vec));
     let (byte_ok, thread_ok) =
         (!matches!(byte_id, Operand::Imm(n) if !byte_ok(n)), !matches!(thread_id, Operand::Imm(n) if n > max_thread));
     if !byte_ok || !thread_ok {
