@@ -115,6 +115,38 @@ def bounds():
     Case("out_of_bounds", "2 x + 1 without the bound check", "bounds.cu", ["BUG"]).buffer("x", "f32", [1000], x).buffer("y", "f32", [1000]).launch("scale_add", 4, 256, "x", "y", ("s32", 1000)).bug("out_of_bounds", also=["uninitialized"], note="24 threads reach past the end")
 
 
+def remote_exit():
+    x = pseudo(128, 10000)
+    y = x[64:] + x[:64]
+    for name, title, defines in (("cluster_swap", "two blocks of a cluster swap numbers through shared memory", []), ("use_after_free", "shared memory of a block that has ended", ["BUG"])):
+        case = Case(name, title, "remote_exit.cu", defines, "sm_120a").buffer("x", "s32", [128], x).buffer("y", "s32", [128]).launch("swap_blocks", 2, 64, "x", "y", cluster=[2, 1, 1])
+        if defines:
+            case.bug("use_after_free", note="block 1 ends without waiting for its reader")
+        else:
+            case.output("y", ("s32", y)).write()
+
+
+def cluster_sum():
+    x = pseudo(8 * 32, 100, 25)
+    y = []
+    for cluster in range(2):
+        members = [row * 4 + cluster * 2 + column for row in range(2) for column in range(2)]
+        y.append(sum(sum(x[32 * b:32 * b + 32]) for b in members))
+    for block in range(8):
+        column, row = block % 4 % 2, block // 4
+        y.append((row * 2 + column) * 100 + column * 10 + row)
+    for name, title, defines in (("cluster_sum", "remote atomics in clusters of 2 x 2 blocks", []), ("cluster_race", "remote atomics before the word is cleared", ["BUG"])):
+        case = Case(name, title, "cluster_sum.cu", defines, "sm_120a").buffer("x", "s32", [256], x).buffer("y", "s32", [10]).launch("cluster_sum", [4, 2, 1], 32, "x", "y", cluster=[2, 2, 1])
+        if defines:
+            case.bug("shared_race", also=["uninitialized"], note="the first block may clear the word after another block's addition")
+        else:
+            case.output("y", ("s32", y)).write()
+
+
+def cluster_wait():
+    Case("cluster_deadlock", "a flag that is set behind the barrier its reader has not reached", "cluster_wait.cu", [], "sm_120a").buffer("flag", "s32", [1], init="zero").buffer("y", "s32", [2]).launch("cluster_wait", 2, 32, "flag", "y", cluster=[2, 1, 1]).bug("deadlock")
+
+
 def alignment():
     x = [float(v) for v in pseudo(136, 100)]
     for name, title, offset in (("sum_of_four", "16-byte loads at an aligned offset", 16), ("misaligned", "16-byte loads at offset 4", 4)):
@@ -285,6 +317,9 @@ def features():
 
 def main():
     bounds()
+    remote_exit()
+    cluster_sum()
+    cluster_wait()
     alignment()
     shared_memory()
     counters()

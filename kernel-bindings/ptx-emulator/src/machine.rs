@@ -31,7 +31,7 @@
 
 use crate::check::{InitMap, LaunchCheck, SparseInitMap};
 use crate::counters::{Counters, Traffic, mma_flops};
-use crate::exec::{self, Block, Findings, Launch, ModuleLayout, Program, Rng, Turn, Written};
+use crate::exec::{self, Block, Clusters, Findings, Launch, ModuleLayout, Program, Rng, Turn, Written};
 use crate::finding::{Finding, FindingClass};
 use crate::ir::{Entry, Module, Space, Target, TargetSuffix};
 use crate::memory::{GlobalMemory, MemoryError, WINDOW_START};
@@ -166,7 +166,7 @@ pub struct LaunchConfig {
     pub block: [u32; 3],
     /// Dynamic shared memory, bytes.
     pub dynamic_shared: u32,
-    /// Blocks per cluster; only `[1, 1, 1]` runs.
+    /// Blocks per cluster, at most 8 of them; `[1, 1, 1]` takes what the entry requires (`.reqnctapercluster`).
     pub cluster: [u32; 3],
     /// Blocks wait for one another: all of them are resident and take turns.
     pub all_resident: bool,
@@ -452,6 +452,8 @@ impl Machine {
             return Err(LaunchError::Shared { entry: entry.name.clone(), got: shared, fixed, limit });
         }
         self.check_residency(entry, dims, shared as u32)?;
+        let clusters = self.clusters(entry, &program, dims, shared)?;
+        let windows = clusters.as_ref().map_or(Vec::new(), |clusters| clusters.addresses().to_vec());
         self.launches += 1;
         let threads: u32 = dims.block.iter().product();
         let checked = self.config.checks == Checks::Full;
@@ -468,17 +470,20 @@ impl Machine {
             params,
             shared_bytes: shared as u32,
             registers_per_thread: registers.min(255) / 8 * 8,
+            clusters,
             check: checked.then(|| Arc::new(LaunchCheck::new())),
             findings: Mutex::new(Findings::default()),
             stop: AtomicBool::new(false),
             activity: AtomicU64::new(0),
             instructions: AtomicU64::new(0),
             grid_id: self.launches,
-            concurrent: !checked && !dims.all_resident && blocks > 1,
+            concurrent: !checked && !dims.all_resident && blocks > 1 && windows.is_empty(),
         };
         let sums = Mutex::new(Sums::new(program.code.len()));
         if dims.all_resident {
-            run_resident(&launch, blocks, &sums);
+            run_resident(&launch, &(0..blocks).collect::<Vec<_>>(), &sums);
+        } else if launch.clusters.is_some() {
+            run_clusters(&launch, &sums);
         } else if checked {
             // Any order of blocks is as good as any other; a permutation in memory only where it is small.
             let mut order: Vec<u32> = (0..blocks.min(1 << 20)).collect();
@@ -498,14 +503,19 @@ impl Machine {
         }
         let sums = sums.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
         let (findings, dropped_findings) = launch.take_findings();
-        Ok(LaunchReport {
+        let report = LaunchReport {
             findings,
             dropped_findings,
             counters: (self.config.counters != CounterMode::Off)
                 .then(|| sums.counters(&program, entry, self.config.counters)),
             warp_instructions: launch.instructions.load(Ordering::Relaxed),
             stopped: launch.is_stopped(),
-        })
+        };
+        drop(launch);
+        for address in windows {
+            self.free(address)?;
+        }
+        Ok(report)
     }
 
     fn check_shape(&self, module: &Module, entry: &Entry, dims: &LaunchConfig) -> Result<(), LaunchError> {
@@ -538,12 +548,52 @@ impl Machine {
         {
             return shape("a block", block, format!("the entry allows {most:?} (.maxntid)"));
         }
-        let wanted = entry.reqnctapercluster.unwrap_or(cluster);
-        if cluster != [1; 3] || wanted != [1; 3] {
-            let got = if cluster != [1; 3] { cluster } else { wanted };
-            return shape("a cluster", got, "clusters have one block on this machine".to_owned());
+        if let Some(required) = entry.reqnctapercluster
+            && cluster != [1; 3]
+            && cluster != required
+        {
+            return shape("a cluster", cluster, format!("the entry requires {required:?} (.reqnctapercluster)"));
+        }
+        let cluster = cluster_shape(entry, dims);
+        let size = cluster.iter().map(|n| u64::from(*n)).product::<u64>();
+        if size == 0 || size > u64::from(exec::MAX_CLUSTER_BLOCKS) {
+            return shape("a cluster", cluster, format!("1 to {} blocks", exec::MAX_CLUSTER_BLOCKS));
+        }
+        if (0..3).any(|i| !grid[i].is_multiple_of(cluster[i])) {
+            return shape("a cluster", cluster, format!("it must divide the grid {grid:?}"));
+        }
+        if size > 1 && module.target.sm < 90 {
+            return shape("a cluster", cluster, "clusters need a text for sm_90 or later".to_owned());
         }
         Ok(())
+    }
+
+    /// Memory for the shared windows of clusters of several blocks.
+    fn clusters(
+        &mut self,
+        entry: &Entry,
+        program: &Program,
+        dims: &LaunchConfig,
+        shared: u64,
+    ) -> Result<Option<Clusters>, LaunchError> {
+        let shape = cluster_shape(entry, dims);
+        if shape == [1; 3] {
+            return Ok(None);
+        }
+        if let Some((pc, what)) = exec::unsupported_in_cluster(program) {
+            let line = entry.code.get(pc).map_or(0, |instruction| instruction.line);
+            let message = format!("{what} in a launch with clusters of several blocks is not supported");
+            return Err(LaunchError::Unsupported { entry: entry.name.clone(), line, message });
+        }
+        let [gx, gy, gz] = dims.grid;
+        let gone = self.alloc(shared, "shared memory of a block that has ended")?;
+        self.free(gone)?;
+        let mut addresses = Vec::new();
+        for index in 0..gx * gy * gz {
+            let block = [index % gx, index / gx % gy, index / gx / gy];
+            addresses.push(self.alloc(shared, &format!("shared of block {block:?}"))?);
+        }
+        Ok(Some(Clusters::new(shape, dims.grid, addresses, gone)))
     }
 
     fn check_residency(&self, entry: &Entry, dims: &LaunchConfig, shared: u32) -> Result<(), LaunchError> {
@@ -582,6 +632,11 @@ fn decoded_once(
     all.retain(|(known, _)| known.strong_count() > 0);
     all.push((Arc::downgrade(entry), program.clone()));
     Ok(program)
+}
+
+/// Blocks per cluster along each axis.
+fn cluster_shape(entry: &Entry, dims: &LaunchConfig) -> [u32; 3] {
+    if dims.cluster == [1; 3] { entry.reqnctapercluster.unwrap_or(dims.cluster) } else { dims.cluster }
 }
 
 /// Counters of the blocks that have ended.
@@ -642,10 +697,25 @@ fn finish(mut block: Block<'_, '_>, sums: &Mutex<Sums>) {
     }
 }
 
-/// All blocks are resident and take turns, by the seed.
-fn run_resident(launch: &Launch<'_>, blocks: u32, sums: &Mutex<Sums>) {
-    let mut rng = Rng::new(launch.config.seed, u64::MAX);
-    let mut running: Vec<Block<'_, '_>> = (0..blocks).map(|index| Block::new(launch, index)).collect();
+/// Clusters one after the other, in the order of the seed; the blocks of one take turns.
+fn run_clusters(launch: &Launch<'_>, sums: &Mutex<Sums>) {
+    let Some(clusters) = &launch.clusters else { return };
+    let mut order: Vec<u32> = (0..clusters.count()).collect();
+    Rng::new(launch.config.seed, 0).shuffle(&mut order);
+    for cluster in order {
+        let members: Vec<u32> = (0..clusters.size()).map(|rank| clusters.member(cluster, rank)).collect();
+        run_resident(launch, &members, sums);
+        if launch.is_stopped() {
+            break;
+        }
+    }
+}
+
+/// These blocks are resident and take turns, by the seed.
+fn run_resident(launch: &Launch<'_>, blocks: &[u32], sums: &Mutex<Sums>) {
+    let stream = blocks.first().map_or(0, |first| u64::from(*first));
+    let mut rng = Rng::new(launch.config.seed, u64::MAX - stream);
+    let mut running: Vec<Block<'_, '_>> = blocks.iter().map(|index| Block::new(launch, *index)).collect();
     let mut idle = 0;
     let mut activity = launch.activity.load(Ordering::Relaxed);
     while !running.is_empty() {

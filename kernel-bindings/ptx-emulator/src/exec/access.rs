@@ -101,6 +101,11 @@ impl Block<'_, '_> {
         mask: u32,
         mut f: impl FnMut(&mut Self, &mut Warp, Space, &L64, u32),
     ) {
+        let launch = self.launch;
+        if let (Space::Shared, Some(clusters)) = (space, &launch.clusters) {
+            let addresses = self.cluster_addresses(clusters, addresses, mask);
+            return f(self, warp, Space::Global, &addresses, mask);
+        }
         if space != Space::Generic {
             return f(self, warp, space, addresses, mask);
         }
@@ -117,7 +122,13 @@ impl Block<'_, '_> {
                     local.0[lane] = addresses.0[lane].wrapping_sub(window);
                 }
             });
-            f(self, warp, space, &local, same);
+            match (space, &launch.clusters) {
+                (Space::Shared, Some(clusters)) => {
+                    let addresses = self.cluster_addresses(clusters, &local, same);
+                    f(self, warp, Space::Global, &addresses, same);
+                }
+                _ => f(self, warp, space, &local, same),
+            }
             rest &= !same;
         }
     }

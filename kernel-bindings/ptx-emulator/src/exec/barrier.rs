@@ -182,9 +182,11 @@ impl Block<'_, '_> {
                 }
             }
         }
+        let launch = self.launch;
+        let cluster = launch.clusters.as_ref().filter(|_| id == CLUSTER_BARRIER);
         match &mut self.check {
             Some(_) if id == CLUSTER_BARRIER => {
-                if let Some(check) = &self.launch.check {
+                if let (Some(check), None) = (&launch.check, cluster) {
                     check.cluster_complete(self.index);
                 }
             }
@@ -193,6 +195,11 @@ impl Block<'_, '_> {
         }
         if let Some(counters) = &mut self.counters {
             counters.barriers += 1;
+        }
+        if let Some(clusters) = cluster {
+            let done = std::mem::take(&mut self.barriers[id as usize]);
+            self.cluster_arrived(clusters, done);
+            return None;
         }
         let mut done = std::mem::take(&mut self.barriers[id as usize]);
         let mut past = std::mem::take(&mut done.past);
@@ -224,7 +231,7 @@ impl Block<'_, '_> {
     }
 
     /// Lets the lanes of a warp go on that wait at a completed barrier.
-    fn resume(&mut self, warp: &mut Warp, id: u32, done: &Barrier) {
+    pub(super) fn resume(&mut self, warp: &mut Warp, id: u32, done: &Barrier) {
         if id == CLUSTER_BARRIER {
             warp.cluster_pending = 0;
         }
@@ -269,7 +276,8 @@ impl Block<'_, '_> {
         }
     }
 
-    /// `barrier.cluster.arrive`/`wait` in a cluster of one block: one more barrier of the block, with split phases.
+    /// `barrier.cluster.arrive`/`wait`: one more barrier of the block, with split phases; in a cluster of several blocks
+    /// it completes when all of theirs have.
     pub(crate) fn cluster_barrier(&mut self, warp: &mut Warp, index: usize, pc: u32, wait: bool) -> Flow {
         let lanes = warp.fragments[index].mask;
         let lane = Some(lanes.trailing_zeros() as usize);

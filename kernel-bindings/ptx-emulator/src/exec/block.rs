@@ -63,6 +63,8 @@ pub(crate) struct Block<'a, 'm> {
     seen_activity: u64,
     /// The block is given up: its synchronisation is broken.
     pub(crate) aborted: bool,
+    /// The phase of the cluster's barrier in which the block has arrived whole, while it is not complete.
+    pub(super) cluster_waits: Option<(u32, Barrier)>,
     checked: bool,
     idle_rounds: u32,
 }
@@ -80,15 +82,16 @@ impl<'a, 'm> Block<'a, 'm> {
             super::special::set_up(&mut warp, launch, coords);
             warps.push(warp);
         }
-        let check = launch
-            .check
-            .as_ref()
-            .map(|check| BlockCheck::new(check.clone(), index, index, threads, launch.shared_bytes));
+        let cluster = launch.clusters.as_ref().map_or(index, |clusters| clusters.cluster_of(coords).1);
+        // In a cluster the blocks' shared memory is in allocations, see [`super::cluster`].
+        let shared_bytes = if launch.clusters.is_some() { 0 } else { launch.shared_bytes };
+        let check =
+            launch.check.as_ref().map(|check| BlockCheck::new(check.clone(), index, cluster, threads, shared_bytes));
         Self {
             launch,
             index,
-            shared: vec![0xff; launch.shared_bytes as usize],
-            shared_written: checked.then(|| InitMap::new(u64::from(launch.shared_bytes), false)),
+            shared: vec![0xff; shared_bytes as usize],
+            shared_written: checked.then(|| InitMap::new(u64::from(shared_bytes), false)),
             warps,
             barriers: Default::default(),
             mbarriers: Mbarriers::default(),
@@ -105,6 +108,7 @@ impl<'a, 'm> Block<'a, 'm> {
             shown_activity: 0,
             seen_activity: 0,
             aborted: false,
+            cluster_waits: None,
             checked,
             idle_rounds: 0,
         }
@@ -134,6 +138,7 @@ impl<'a, 'm> Block<'a, 'm> {
         if self.aborted || self.launch.is_stopped() {
             return Turn::Done;
         }
+        self.cluster_release();
         let Some(index) = self.pick() else {
             return self.nobody_runs();
         };
@@ -235,6 +240,9 @@ impl<'a, 'm> Block<'a, 'm> {
             self.idle_rounds = 0;
             return Turn::Progress;
         }
+        if self.cluster_waits.is_some() {
+            return Turn::Idle;
+        }
         // mbarriers and named barriers belong to the block: no other block can help.
         self.deadlock();
         Turn::Done
@@ -292,6 +300,9 @@ impl<'a, 'm> Block<'a, 'm> {
                     State::Ready if warp.spins > 0 => format!("polls at line {line}"),
                     State::Ready => format!("runs at line {line}"),
                     State::Collect { .. } => format!("waits for other lanes at line {line}"),
+                    State::Barrier(super::barrier::CLUSTER_BARRIER) => {
+                        format!("waits at the cluster's barrier at line {line}")
+                    }
                     State::Barrier(id) => {
                         let barrier = &self.barriers[id as usize];
                         format!("waits at barrier {id} ({}) at line {line}", barrier.describe())
@@ -343,13 +354,19 @@ impl<'a, 'm> Block<'a, 'm> {
         for conflict in std::mem::take(&mut self.conflicts) {
             let at = At { pc, block: self.index, warp, lane: Some(conflict.lane) };
             let other = Some(conflict.other.place);
-            self.launch.report_pair(conflict.class, at, other, || self.launch.conflict_text(&conflict));
+            let shared = self.launch.clusters.as_ref().is_some_and(|clusters| clusters.holds(conflict.addr));
+            let class = match conflict.class {
+                FindingClass::GlobalRace if shared => FindingClass::SharedRace,
+                class => class,
+            };
+            self.launch.report_pair(class, at, other, || self.launch.conflict_text(&conflict));
         }
     }
 
     /// The block's last instruction has run.
     fn end(&mut self) {
         self.copies_at_exit();
+        self.leave_cluster();
         self.account();
         self.launch.activity.fetch_add(1, Ordering::Relaxed);
     }

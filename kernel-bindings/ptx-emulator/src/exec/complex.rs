@@ -142,11 +142,17 @@ impl Block<'_, '_> {
             }
             Op::Mapa { d, a, rank } => {
                 let ranks = *warp.w(program, *rank);
-                if let Some(lane) = lanes_of(mask).find(|l| ranks.0[*l] != 0) {
-                    let message = format!("mapa to block {} of a cluster of one block", ranks.0[lane]);
+                let size = self.launch.clusters.as_ref().map_or(1, |clusters| clusters.size());
+                if let Some(lane) = lanes_of(mask).find(|l| ranks.0[*l] >= size) {
+                    let message = format!("mapa to block {} of a cluster of {size}", ranks.0[lane]);
                     self.report_text(FindingClass::OutOfBounds, warp, pc, Some(lane), message);
                 }
-                let v = widen(warp, program, *a);
+                let mut v = widen(warp, program, *a);
+                if size > 1 {
+                    for lane in lanes_of(mask) {
+                        v.0[lane] = super::cluster::map(v.0[lane], ranks.0[lane].min(size - 1));
+                    }
+                }
                 if CHECKED {
                     let p = poison::of(warp, *a);
                     poison::set(warp, *d, &p, mask);

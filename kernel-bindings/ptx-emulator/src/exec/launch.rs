@@ -1,5 +1,6 @@
 //! What the blocks of one launch share.
 
+use super::cluster::Clusters;
 use super::program::Program;
 use crate::check::{Conflict, InitMap, LaunchCheck, MemSpace, SparseInitMap};
 use crate::finding::{Finding, FindingClass, Place};
@@ -85,6 +86,8 @@ pub(crate) struct Launch<'m> {
     pub(crate) registers_per_thread: u32,
     pub(crate) check: Option<Arc<LaunchCheck>>,
     pub(crate) findings: Mutex<Findings>,
+    /// Clusters of several blocks.
+    pub(crate) clusters: Option<Clusters>,
     /// Set when the launch must end early.
     pub(crate) stop: AtomicBool,
     /// Grows with everything that other blocks could be waiting for.

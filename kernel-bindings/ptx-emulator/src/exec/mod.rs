@@ -5,7 +5,7 @@
 //! * [`launch`] is what the blocks of a launch share, [`block`] one thread block with its schedule, [`warp`] one warp.
 //! * [`run`] is the interpreter; [`complex`] and the modules named after instruction families hold what is not plain
 //!   register arithmetic.
-//! * [`poison`] follows bits that nothing wrote.
+//! * [`poison`] follows bits that nothing wrote, [`cluster`] joins the blocks of a cluster.
 
 // Lanes are numbers here: they index several arrays and masks at once.
 #![allow(clippy::needless_range_loop)]
@@ -17,6 +17,7 @@ mod async_copy;
 mod atomic;
 mod barrier;
 mod block;
+mod cluster;
 mod complex;
 mod count;
 mod exchange;
@@ -37,6 +38,7 @@ mod visit;
 mod warp;
 
 pub(crate) use block::{Block, Turn};
+pub(crate) use cluster::{Clusters, MAX_BLOCKS as MAX_CLUSTER_BLOCKS, unsupported as unsupported_in_cluster};
 pub(crate) use launch::{Findings, Launch, Written};
 pub(crate) use lower::{ModuleLayout, lower};
 pub(crate) use program::Program;

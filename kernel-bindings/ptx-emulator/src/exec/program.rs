@@ -380,7 +380,7 @@ pub(crate) enum Op {
         p: u32,
         a: Any,
     },
-    /// `mapa` in a cluster of one block: the address itself; the rank must be 0.
+    /// `mapa`, see [`super::cluster`]; in a cluster of one block the address itself.
     Mapa {
         d: Any,
         a: Any,

@@ -34,6 +34,7 @@ pub(crate) fn set_up(warp: &mut Warp, launch: &Launch<'_>, coords: [u32; 3]) {
 
 fn fixed(special: Special, launch: &Launch<'_>, warp: u32, lane: u32, coords: [u32; 3]) -> u32 {
     let LaunchConfig { grid, block, .. } = *launch.dims;
+    let clusters = launch.clusters.as_ref();
     let thread = warp * 32 + lane;
     let linear_block = coords[0] + grid[0] * (coords[1] + grid[1] * coords[2]);
     let axis = |v: [u32; 3], i: u8| v.get(i as usize).copied().unwrap_or(0);
@@ -43,8 +44,10 @@ fn fixed(special: Special, launch: &Launch<'_>, warp: u32, lane: u32, coords: [u
         Special::Tid(2) => thread / block[0] / block[1],
         Special::Tid(_) => 0,
         Special::Ntid(i) => axis(block, i),
-        Special::Ctaid(i) | Special::ClusterId(i) => axis(coords, i),
-        Special::Nctaid(i) | Special::NClusterId(i) => axis(grid, i),
+        Special::Ctaid(i) => axis(coords, i),
+        Special::Nctaid(i) => axis(grid, i),
+        Special::ClusterId(i) => axis(clusters.map_or(coords, |c| c.cluster_of(coords).0), i),
+        Special::NClusterId(i) => axis(clusters.map_or(grid, |c| std::array::from_fn(|k| grid[k] / c.shape[k])), i),
         Special::LaneId => lane,
         Special::WarpId => warp,
         Special::NWarpId => launch.config.device.max_threads_per_sm / 32,
@@ -56,9 +59,10 @@ fn fixed(special: Special, launch: &Launch<'_>, warp: u32, lane: u32, coords: [u
         Special::LaneMaskLt => (1 << lane) - 1,
         Special::LaneMaskGe => FULL << lane,
         Special::LaneMaskGt => FULL.checked_shl(lane + 1).unwrap_or(0),
-        // Clusters have one block.
-        Special::ClusterCtaid(_) | Special::ClusterCtaRank => 0,
-        Special::ClusterNctaid(_) | Special::ClusterNctaRank => 1,
+        Special::ClusterCtaid(i) => axis(clusters.map_or([0; 3], |c| c.place_of(coords).0), i),
+        Special::ClusterCtaRank => clusters.map_or(0, |c| c.place_of(coords).1),
+        Special::ClusterNctaid(i) => axis(clusters.map_or([1; 3], |c| c.shape), i),
+        Special::ClusterNctaRank => clusters.map_or(1, |c| c.size()),
         Special::DynamicSmemSize => launch.dims.dynamic_shared,
         Special::TotalSmemSize | Special::AggrSmemSize => launch.shared_bytes,
         Special::Clock
@@ -67,7 +71,7 @@ fn fixed(special: Special, launch: &Launch<'_>, warp: u32, lane: u32, coords: [u
         | Special::GlobalTimer
         | Special::GlobalTimerLo
         | Special::GlobalTimerHi
-        | Special::IsExplicitCluster => 0,
+        | Special::IsExplicitCluster => u32::from(special == Special::IsExplicitCluster && clusters.is_some()),
     }
 }
 

@@ -56,7 +56,16 @@ fn refused_launches() {
         &plain,
         cluster,
         &[0; 20],
-        "entry `k`: a cluster of [2, 1, 1] is not allowed, clusters have one block on this machine",
+        "entry `k`: a cluster of [2, 1, 1] is not allowed, it must divide the grid [1, 1, 1]",
+    );
+    let wide = LaunchConfig { grid: [16, 1, 1], cluster: [16, 1, 1], ..one };
+    refused(&plain, wide, &[0; 20], "entry `k`: a cluster of [16, 1, 1] is not allowed, 1 to 8 blocks");
+    let pair = LaunchConfig { grid: [2, 1, 1], cluster: [2, 1, 1], ..one };
+    refused(
+        &plain.replace("sm_120a", "sm_89"),
+        pair,
+        &[0; 20],
+        "entry `k`: a cluster of [2, 1, 1] is not allowed, clusters need a text for sm_90 or later",
     );
     let many = LaunchConfig { grid: [100_000, 1, 1], all_resident: true, ..one };
     refused(&plain, many, &[0; 20], "entry `k`: 100000 blocks must all be resident, the device holds 9024");

@@ -8,8 +8,8 @@ use crate::exec::program::{
 use crate::ir::{self, Address, AddressBase, BulkDirection, Mbarrier, Operand, Ordering, Scope, Symbol, Type};
 use crate::tensor::matrix::MatrixMap;
 
-/// The decoded space of a memory instruction; cluster-wide shared addresses are those of the block itself, because
-/// clusters have one block.
+/// The decoded space of a memory instruction; a shared address also names the block of the cluster, see
+/// [`crate::exec::cluster`].
 pub(super) fn space_of(space: ir::Space) -> Space {
     match space {
         ir::Space::Generic => Space::Generic,
