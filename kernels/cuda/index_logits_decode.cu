@@ -3,7 +3,7 @@
 //
 // In   index_q        [b, s_q, 64, 128] e4m3 | bf16, contiguous
 //      index_weights  [b, s_q, 64] f32, contiguous
-//      index_k        pages of P rows, P a multiple of 32; fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16
+//      index_k        pages of P rows (multiples of 32 are fast); fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16
 //      block_table    [b, max_pages] s32, last axis contiguous;  context_lens [b, s_q] s32
 // Out  index_logits   [b * s_q, stride_logits] f32
 // Launch: any grid (one block per SM is meant), 224 threads = 6 consumer warps + 1 producer warp, Plan<format> bytes of
@@ -24,7 +24,8 @@
 // are read on the device only, so a captured launch replays with other lengths.
 //
 // Pipeline. The producer warp walks the share, 32 tiles at a time (one lane each finds sequence and page ids), and fills a
-// ring of STAGES tiles in shared memory: keys, scales and a four-word record arrive under one `full` barrier. A consumer
+// ring of STAGES tiles in shared memory: keys, scales and a four-word record arrive under one `full` barrier. Where P is a
+// multiple of 32, half a tile is one copy of keys and one of scales; else a lane fetches a row at a time. A consumer
 // warp belongs to one query of the sequence; it scores half a tile (32 keys) at a time, in turn with the other warps of that
 // query, so keys are fetched once for all queries. The query is the left operand of the products and stays in registers (64
 // for e4m3, 128 for bf16, 8 weights) until the sequence changes. Every lane that read from a slot arrives on its `empty`.
@@ -62,7 +63,7 @@ constexpr int HALF = TILE / 2;
 constexpr int HEADS = SM120_INDEX_HEADS;
 constexpr int HEAD_BLOCKS = HEADS / 16;    // mma rows
 constexpr int CLEAN_COLUMNS = 1024;        // logits that a warp cleans at a time
-constexpr int BULK_ALIGN = 16;
+constexpr int COPY_ALIGN = 16;             // addresses and sizes of copies
 
 static_assert(SM120_D_INDEX == 128 && SM120_INDEX_HEADS == 64, "fragment loads and head sums are written for 64 x 128");
 
@@ -86,7 +87,7 @@ struct Shape {
 template <Format F>
 struct Plan {
   uint8_t ring[Shape<F>::STAGES][Shape<F>::STAGE_BYTES];   // keys and scales
-  uint4 record[Shape<F>::STAGES];                          // sequence, first key, rows loaded in half 0, in half 1
+  uint4 record[Shape<F>::STAGES];                          // sequence, first key, rows loaded in half 0, in half 1 (bits)
   uint64_t full[Shape<F>::STAGES];
   uint64_t empty[Shape<F>::STAGES];
   int32_t section_tiles[WARPS];
@@ -97,14 +98,14 @@ extern __shared__ __align__(128) uint8_t shared_raw[];
 // ------------------------------------------------------------------------------------------------- target differences
 #if SM120_TARGET_SM120A
 constexpr bool WIDE_E4M3 = false;                // e4m3 products are one instruction
-constexpr uint32_t FULL_ARRIVALS = 1;            // arrive.expect_tx of the producer's lane 0
+__device__ __forceinline__ bool bulk_copies(bool by_halves) { return by_halves; }
 __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
   while (!mbarrier_try_wait_parity(barrier, parity)) {
   }
 }
 #else
 constexpr bool WIDE_E4M3 = true;                 // Hopper widens the operands of e4m3 products in registers
-constexpr uint32_t FULL_ARRIVALS = LANES + 1;    // the copies of every lane, and the record of lane 0
+__device__ __forceinline__ bool bulk_copies(bool) { return false; }
 __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
   while (!mbarrier_test_wait_parity(barrier, parity)) {
   }
@@ -214,13 +215,12 @@ __device__ __forceinline__ Window seek(const Params& p, const int32_t (&sections
 }
 
 // --------------------------------------------------------------------------------------------------------------- producer
-// Where half a tile comes from.
+// Where a key is.
 struct Source {
-  int page;     // -1: nothing to load
+  int page;     // -1: nowhere
   int offset;   // row in the page
 };
 
-template <Format F>
 __device__ __forceinline__ Source locate(const Params& p, int sequence, int key, int keys) {
   Source source = {-1, key % p.index_k.page_size};
   if (key < keys) {
@@ -230,20 +230,33 @@ __device__ __forceinline__ Source locate(const Params& p, int sequence, int key,
   return source;
 }
 
-// Bytes that the scales of some rows take up in a bulk copy. A page has a multiple of 32 of them, so what is copied beyond
-// the last row lies in the page; nobody uses it.
+// Halves of tiles lie in one page each when the page size is a multiple of 32. Else rows are found and copied one by one.
+__device__ __forceinline__ bool one_page_per_half(const Params& p) { return p.index_k.page_size % HALF == 0; }
+
 template <Format F>
-__device__ __forceinline__ int scale_bytes(int rows) {
-  return (rows * Shape<F>::SCALE_BYTES + BULK_ALIGN - 1) / BULK_ALIGN * BULK_ALIGN;
+__device__ __forceinline__ const uint8_t* key_address(const Params& p, Source source) {
+  return p.index_k.data + source.page * p.index_k.page_stride_bytes + static_cast<int64_t>(source.offset) * Shape<F>::ROW_BYTES;
 }
 
-// Starts the copies of one half; called by the whole warp.
+template <Format F>
+__device__ __forceinline__ const uint8_t* scale_address(const Params& p, Source source) {
+  const int64_t scales = static_cast<int64_t>(p.index_k.page_size) * Shape<F>::ROW_BYTES;
+  return p.index_k.data + source.page * p.index_k.page_stride_bytes + scales + source.offset * Shape<F>::SCALE_BYTES;
+}
+
+// Bytes that the scales of the first rows of a half take up in a copy. The page has a multiple of 32 of them, so what is
+// copied beyond the last row lies in the page; nobody uses it.
+template <Format F>
+__device__ __forceinline__ int scale_bytes(int rows) {
+  return (rows * Shape<F>::SCALE_BYTES + COPY_ALIGN - 1) / COPY_ALIGN * COPY_ALIGN;
+}
+
+// Starts the copy of the first `rows` rows of a half, which lie side by side from `source` on; called by the whole warp.
 template <Format F>
 __device__ __forceinline__ void copy_half(const Params& p, int lane, uint32_t shared, Source source, int rows, uint32_t full) {
   using S = Shape<F>;
-  const uint8_t* page = p.index_k.data + source.page * p.index_k.page_stride_bytes;
-  const uint8_t* keys = page + static_cast<int64_t>(source.offset) * S::ROW_BYTES;
-  const uint8_t* scales = page + static_cast<int64_t>(p.index_k.page_size) * S::ROW_BYTES + source.offset * S::SCALE_BYTES;
+  const uint8_t* keys = key_address<F>(p, source);
+  const uint8_t* scales = scale_address<F>(p, source);
 #if SM120_TARGET_SM120A
   if (lane == 0 && rows > 0) {
     bulk_load(shared, keys, rows * S::ROW_BYTES, full);
@@ -251,22 +264,41 @@ __device__ __forceinline__ void copy_half(const Params& p, int lane, uint32_t sh
   }
 #else
 #pragma unroll
-  for (int i = 0; i < S::HALF_SCALES; i += LANES * BULK_ALIGN) {
-    const int at = i + lane * BULK_ALIGN;
+  for (int i = 0; i < S::HALF_SCALES; i += LANES * COPY_ALIGN) {
+    const int at = i + lane * COPY_ALIGN;
     if (at < rows * S::ROW_BYTES) cp_async_16(shared + at, keys + at);
   }
   if constexpr (F == Format::FP8) {
-    const int at = lane * BULK_ALIGN;
+    const int at = lane * COPY_ALIGN;
     if (at < scale_bytes<F>(rows)) cp_async_16(shared + S::HALF_SCALES + at, scales + at);
   }
 #endif
 }
+
+// Starts the copy of this lane's row of a half.
+template <Format F>
+__device__ __forceinline__ void copy_row(const Params& p, int lane, uint32_t shared, Source source) {
+  using S = Shape<F>;
+  if (source.page < 0) return;
+  const uint8_t* key = key_address<F>(p, source);
+#pragma unroll
+  for (int at = 0; at < S::ROW_BYTES; at += COPY_ALIGN) cp_async_16(shared + lane * S::ROW_BYTES + at, key + at);
+  if constexpr (F == Format::FP8) cp_async_4(shared + S::HALF_SCALES + lane * S::SCALE_BYTES, scale_address<F>(p, source));
+}
+
+__device__ __forceinline__ Source broadcast(Source source, int lane) {
+  return {__shfl_sync(~0u, source.page, lane), __shfl_sync(~0u, source.offset, lane)};
+}
+
+// The first `count` of 32 rows, as bits; none when it is negative.
+__device__ __forceinline__ uint32_t first_rows(int count) { return count <= 0 ? 0 : ~0u >> (HALF - min(count, HALF)); }
 
 template <Format F>
 __device__ __forceinline__ void produce(const Params& p, const Plan<F>& plan, int lane, Share share) {
   using S = Shape<F>;
   const uint32_t ring = shared_address(plan.ring), record = shared_address(plan.record);
   const uint32_t full = shared_address(plan.full), empty = shared_address(plan.empty);
+  const bool by_halves = one_page_per_half(p);
   Window window = seek(p, plan.section_tiles, lane, share.begin);
   uint32_t stage = 0, parity = 1;   // the first wait on every slot passes: nothing is in it
   for (int done = 0; done < share.count;) {
@@ -281,29 +313,38 @@ __device__ __forceinline__ void produce(const Params& p, const Plan<F>& plan, in
     const int sequence = window.first + position;
     const int first = (tile - end + tiles_of(keys)) * TILE;
     const int until = lane < batch ? keys : 0;
-    const Source half0 = locate<F>(p, sequence, first, until), half1 = locate<F>(p, sequence, first + HALF, until);
+    const Source half0 = locate(p, sequence, first, until), half1 = locate(p, sequence, first + HALF, until);
 
     for (int i = 0; i < batch; ++i) {
-      const Source from0 = {__shfl_sync(~0u, half0.page, i), __shfl_sync(~0u, half0.offset, i)};
-      const Source from1 = {__shfl_sync(~0u, half1.page, i), __shfl_sync(~0u, half1.offset, i)};
       const int first_i = __shfl_sync(~0u, first, i), sequence_i = __shfl_sync(~0u, sequence, i);
-      const int left = __shfl_sync(~0u, keys, i) - first_i;
-      const int rows0 = from0.page < 0 ? 0 : min(left, HALF), rows1 = from1.page < 0 ? 0 : min(left - HALF, HALF);
-      const uint32_t full_i = full + stage * 8;
+      const int keys_i = __shfl_sync(~0u, keys, i);
+      Source from0 = broadcast(half0, i), from1 = broadcast(half1, i);   // of the first row of each half
+      uint32_t rows0 = from0.page < 0 ? 0 : first_rows(keys_i - first_i);
+      uint32_t rows1 = from1.page < 0 ? 0 : first_rows(keys_i - first_i - HALF);
+      int bytes = (__popc(rows0) + __popc(rows1)) * S::ROW_BYTES + scale_bytes<F>(__popc(rows0)) + scale_bytes<F>(__popc(rows1));
+      if (!by_halves) {   // of this lane's row of each half
+        from0 = locate(p, sequence_i, first_i + lane, keys_i), from1 = locate(p, sequence_i, first_i + HALF + lane, keys_i);
+        rows0 = __ballot_sync(~0u, from0.page >= 0), rows1 = __ballot_sync(~0u, from1.page >= 0);
+        bytes = 0;
+      }
+      const uint32_t slot = ring + stage * S::STAGE_BYTES, full_i = full + stage * 8;
       wait(empty + stage * 8, parity);
       if (lane == 0) {
         st_shared_v4(record + stage * 16, make_uint4(sequence_i, first_i, rows0, rows1));
 #if SM120_TARGET_SM120A
-        mbarrier_arrive_expect_tx(full_i, (rows0 + rows1) * S::ROW_BYTES + scale_bytes<F>(rows0) + scale_bytes<F>(rows1));
+        mbarrier_arrive_expect_tx(full_i, bytes);
 #else
         mbarrier_arrive(full_i);
 #endif
       }
-      copy_half<F>(p, lane, ring + stage * S::STAGE_BYTES, from0, rows0, full_i);
-      copy_half<F>(p, lane, ring + stage * S::STAGE_BYTES + S::HALF_PITCH, from1, rows1, full_i);
-#if !SM120_TARGET_SM120A
-      cp_async_mbarrier_arrive_noinc(full_i);
-#endif
+      if (by_halves) {
+        copy_half<F>(p, lane, slot, from0, __popc(rows0), full_i);
+        copy_half<F>(p, lane, slot + S::HALF_PITCH, from1, __popc(rows1), full_i);
+      } else {
+        copy_row<F>(p, lane, slot, from0);
+        copy_row<F>(p, lane, slot + S::HALF_PITCH, from1);
+      }
+      if (!bulk_copies(by_halves)) cp_async_mbarrier_arrive_noinc(full_i);
       if (++stage == S::STAGES) stage = 0, parity ^= 1;
     }
     done += batch;
@@ -443,7 +484,7 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
       if (wanted == sequence) break;
     }
     const int first_key = static_cast<int>(record_i.y);
-    const int rows0 = static_cast<int>(record_i.z), rows1 = static_cast<int>(record_i.w);
+    const uint32_t rows0 = record_i.z, rows1 = record_i.w;
 
     // Column g of key block v is row first_row + 4v of half g % 2; this lane ends up with row own_row of half lane / 16.
     const int first_row = job % 2 * (HALF / 2) + g / 2, own_row = job % 2 * (HALF / 2) + lane % 16;
@@ -451,20 +492,20 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
     uint32_t key[4];
 #pragma unroll
     for (int v = 0; v < 4; ++v) key[v] = base + g % 2 * S::HALF_PITCH + (first_row + 4 * v) * S::ROW_BYTES + t * 16;
-    if (min(rows0, rows1) < HALF) {
+    if ((rows0 & rows1) != ~0u) {
       // Rows that were not loaded: read some row that was, the result is not used.
-      const int rows = g % 2 ? rows1 : rows0;
-      const uint32_t some = base + (rows0 > 0 ? 0 : S::HALF_PITCH) + t * 16;
+      const uint32_t rows = g % 2 ? rows1 : rows0;
+      const uint32_t some = base + t * 16 + (rows0 != 0 ? 0 : S::HALF_PITCH) + (__ffs(rows0 != 0 ? rows0 : rows1) - 1) * S::ROW_BYTES;
 #pragma unroll
-      for (int v = 0; v < 4; ++v) key[v] = first_row + 4 * v < rows ? key[v] : some;
+      for (int v = 0; v < 4; ++v) key[v] = rows >> (first_row + 4 * v) & 1 ? key[v] : some;
     }
-    const bool loaded = own_row < (own_half ? rows1 : rows0);
+    const bool loaded = (own_half ? rows1 : rows0) >> own_row & 1;
     // Unrolled where registers allow: then the head sums of some keys run beside the products of others.
     constexpr int UNROLL = F == Format::FP8 && !WIDE_E4M3 ? 2 : 1;
     float4 first = {0.f, 0.f, 0.f, 0.f}, second = first;
     float scale = 1.f;
     // A query that ends before this tile scores nothing: what lies in the place of an empty query is not touched either.
-    if (max(rows0, rows1) > 0 && first_key < query.len) {
+    if ((rows0 | rows1) != 0 && first_key < query.len) {
 #pragma unroll(UNROLL)
       for (int pair = 0; pair < 2; ++pair) {
         first = second;
@@ -496,7 +537,8 @@ __device__ __forceinline__ void index_logits(const Params& p) {
   Plan<F>& plan = *reinterpret_cast<Plan<F>*>(shared_raw);
   const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
   if (threadIdx.x < S::STAGES) {
-    mbarrier_init(shared_address(&plan.full[threadIdx.x]), FULL_ARRIVALS);
+    // Lane 0 of the producer with the record (and the bytes of bulk copies), each of its lanes with its own copies.
+    mbarrier_init(shared_address(&plan.full[threadIdx.x]), bulk_copies(one_page_per_half(p)) ? 1 : 1 + LANES);
     mbarrier_init(shared_address(&plan.empty[threadIdx.x]), 2 * p.s_q * LANES);   // every lane of the jobs of a tile
 #if SM120_TARGET_SM120A
     fence_proxy_async_shared();   // the copies count on these barriers

@@ -12,8 +12,6 @@ use reference::ops::{IndexKFormat, IndexLogitsDecode, OpsError, Paged};
 
 /// Keys of a work tile: consecutive keys of one sequence, for all its queries.
 const TILE_KEYS: u32 = 64;
-/// What the page size must be a multiple of: half a tile lies in one page.
-const PAGE_SIZE_MULTIPLE: u32 = 32;
 
 // SAFETY: 104 bytes of fields in 104 bytes (asserted beside the generated struct), no padding.
 unsafe impl ParamStruct for Sm120IndexLogitsDecodeParams {}
@@ -90,19 +88,6 @@ fn params<D: Device>(device: &D, args: &IndexLogitsDecode<'_, D::Buffer>) -> Sm1
     }
 }
 
-fn check<D: Device>(ops: &KernelOps<D>, args: &IndexLogitsDecode<'_, D::Buffer>) -> Result<(), OpsError> {
-    args.check(|buffer| ops.device().len_bytes(buffer))?;
-    let page_size = args.index_k.pages.page_size;
-    if !page_size.is_multiple_of(PAGE_SIZE_MULTIPLE) {
-        return Err(OpsError::Unsupported {
-            op: Operation::IndexLogitsDecode.name(),
-            device: ops.properties().name.clone(),
-            what: format!("index_k.page_size: expected a multiple of {PAGE_SIZE_MULTIPLE}, got {page_size}"),
-        });
-    }
-    Ok(())
-}
-
 fn form(format: IndexKFormat) -> &'static str {
     match format {
         IndexKFormat::Fp8 => "fp8",
@@ -111,7 +96,7 @@ fn form(format: IndexKFormat) -> &'static str {
 }
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexLogitsDecode<'_, D::Buffer>) -> Result<(), OpsError> {
-    check(ops, &args)?;
+    args.check(|buffer| ops.device().len_bytes(buffer))?;
     if args.b == 0 {
         return Ok(());
     }
@@ -132,7 +117,7 @@ impl<D: Device> KernelOps<D> {
         plan: &SplitPlan,
         split_plan: &D::Buffer,
     ) -> Result<(), OpsError> {
-        check(self, &args)?;
+        args.check(|buffer| self.device().len_bytes(buffer))?;
         let (expected, got) = (4 * plan.first_tiles.len() as u64, self.device().len_bytes(split_plan));
         if plan.blocks() == 0 || got < expected {
             return Err(OpsError::Operand {

@@ -7,6 +7,11 @@ __device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
+// cp.async.ca 4 B: both addresses are multiples of 4.
+__device__ __forceinline__ void cp_async_4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+}
+
 // cp.async.mbarrier.arrive.noinc: one arrival on the barrier once all earlier cp.async of this thread have landed. The
 // arrival is counted like any other: the barrier's count must include it.
 __device__ __forceinline__ void cp_async_mbarrier_arrive_noinc(uint32_t barrier) {
