@@ -3,7 +3,7 @@
 use crate::cli::{DeviceKind, ParityArgs};
 use crate::parity::{self, Plan};
 use crate::report::{ParityRow, RecallRow, Report, machine_facts};
-use crate::{devices, shapes};
+use crate::{devices, shapes, steps};
 use kernel_bindings::host::HostOps;
 use reference::cases::{self, Size};
 use reference::golden::{GoldenDir, GoldenError};
@@ -96,6 +96,7 @@ pub fn main_job() -> Result<Report, JobError> {
     let plan = Plan { cases: all, data_seed: DATA_SEED, seeds: (0..SCHEDULE_SEEDS).collect() };
     let mut report = Report { command: "cargo run --release".into(), machine: machine_facts(), ..Report::default() };
     judge_present(&plan, &mut report);
+    report.steps = steps::host()?;
     report.recall = recall_rows()?;
     report.shapes = shapes::emulated().map_err(JobError::Shape)?;
     report.seconds = start.elapsed().as_secs_f64();

@@ -9,4 +9,5 @@ pub mod parity;
 pub mod plots;
 pub mod report;
 pub mod shapes;
+pub mod steps;
 pub mod timed;

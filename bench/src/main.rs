@@ -104,6 +104,7 @@ fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
     let report = job::main_job()?;
     print_parity(&report);
     println!("\nrecall of the exact top-512 by index-K format\n{}", report.recall_table());
+    println!("decode attention step of one ratio-4 layer\n{}", report.steps_table());
     println!("real shapes on the emulator\n{}", report.shapes_table());
     let readme = report.write(folder).map_err(|e| format!("cannot write the report to {}: {e}", folder.display()))?;
     write_json(json, &report)?;
