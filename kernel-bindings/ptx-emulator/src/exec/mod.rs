@@ -22,6 +22,7 @@ mod complex;
 mod count;
 mod exchange;
 mod fast;
+mod grid;
 mod lanes;
 mod launch;
 mod load_store;
@@ -37,8 +38,8 @@ mod special;
 mod visit;
 mod warp;
 
-pub(crate) use block::{Block, Turn};
 pub(crate) use cluster::{Clusters, MAX_BLOCKS as MAX_CLUSTER_BLOCKS, unsupported as unsupported_in_cluster};
+pub(crate) use grid::{Sums, run_block, run_clusters, run_resident};
 pub(crate) use launch::{Findings, Launch, Written};
 pub(crate) use lower::{ModuleLayout, lower};
 pub(crate) use program::Program;
