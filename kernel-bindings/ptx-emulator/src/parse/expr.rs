@@ -51,6 +51,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn at_constant(&self) -> bool {
         match self.peek() {
             Tok::Int | Tok::Float | Tok::HexF32 | Tok::HexF64 => true,
+            Tok::Punct(b'!') => self.peek_at(1) != Tok::Ident,
             Tok::Punct(b) => matches!(b, b'-' | b'+' | b'~' | b'('),
             Tok::Ident => self.text() == "WARP_SZ",
             _ => false,

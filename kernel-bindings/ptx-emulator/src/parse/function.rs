@@ -8,7 +8,7 @@ use super::module::ModuleState;
 use super::operand::same_width;
 use super::scope::{Named, Pending, Scopes, Slot};
 use super::target::sm;
-use crate::ir::{Guard, Instruction, Op, Param, Space, Symbol, Type, Variable};
+use crate::ir::{Guard, Instruction, Op, Param, Symbol, Type, Variable};
 
 /// Deepest nesting of `{ }` in a body.
 const MAX_SCOPES: usize = 256;
@@ -161,8 +161,9 @@ impl<'m, 'a> Function<'m, 'a> {
             }
             ".shared" | ".local" | ".global" | ".const" | ".extern" | ".weak" | ".visible" => {
                 for (at, name, variable) in self.module.variable(&mut self.cursor)? {
-                    if variable.external && variable.space == Space::Shared && variable.size == 0 {
-                        // Dynamic shared memory declared inside a function is the same window as outside.
+                    if variable.external {
+                        let message = format!("`.extern {name}` inside an entry: declare it at module scope");
+                        return Err(self.cursor.error_at(at, ParseErrorKind::Unsupported, message));
                     }
                     let symbol = Symbol::Entry(self.variables.len() as u32);
                     if !self.scopes.declare_symbol(name, symbol) {
@@ -282,6 +283,11 @@ impl<'m, 'a> Function<'m, 'a> {
         }
     }
 
+    /// Appends an instruction with the guard and place of `inst`.
+    pub(crate) fn push(&mut self, inst: &Inst<'a>, op: Op) {
+        self.code.push(Instruction { guard: inst.guard, op, line: inst.line, loc: self.loc });
+    }
+
     fn instruction(&mut self) -> Result<(), ParseError> {
         let guard = self.guard()?;
         let line = self.cursor.line();
@@ -301,7 +307,7 @@ impl<'m, 'a> Function<'m, 'a> {
             self.cursor.bump();
         }
         let full = &head[..length];
-        let mut inst = Inst { name, full, mods: Mods::new(words), args: Vec::new(), at };
+        let mut inst = Inst { name, full, mods: Mods::new(words), args: Vec::new(), at, line, guard };
         super::ops::refuse(self, &inst)?;
         if !self.cursor.is(b';') {
             inst.args.reserve(4);
@@ -319,7 +325,7 @@ impl<'m, 'a> Function<'m, 'a> {
             return Err(self.cursor.unexpected(&format!("`,` or `;` after the operands of `{full}`")));
         }
         let op = super::ops::lower(self, &mut inst)?;
-        self.code.push(Instruction { guard, op, line, loc: self.loc });
+        self.push(&inst, op);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::cursor::Raw;
 use super::error::{ParseError, ParseErrorKind};
 use super::function::Function;
-use crate::ir::Type;
+use crate::ir::{Guard, Type};
 
 /// Modifiers that are not yet used up.
 #[derive(Debug, Clone)]
@@ -72,6 +72,9 @@ pub(crate) struct Inst<'a> {
     pub(crate) args: Vec<Raw<'a>>,
     /// Token of the name.
     pub(crate) at: usize,
+    /// Line of the name.
+    pub(crate) line: u32,
+    pub(crate) guard: Option<Guard>,
 }
 
 impl<'a> Inst<'a> {

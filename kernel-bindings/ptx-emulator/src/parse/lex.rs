@@ -213,8 +213,9 @@ fn number(bytes: &[u8], i: &mut usize) -> Option<Tok> {
     }
     digits(i, u8::is_ascii_digit);
     let mut float = false;
-    let modifier = at(*i + 1).is_ascii_alphabetic() && !matches!(at(*i + 1), b'e' | b'E');
-    if at(*i) == b'.' && !modifier {
+    // `9.0`, `1.` and `1.e5`, but not the dot of a modifier.
+    let fraction = !at(*i + 1).is_ascii_alphabetic() || matches!(at(*i + 1), b'e' | b'E');
+    if at(*i) == b'.' && fraction {
         *i += 1;
         digits(i, u8::is_ascii_digit);
         float = true;

@@ -6,7 +6,7 @@ use super::expr::Const;
 use super::function::Function;
 use super::inst::{type_name, type_of};
 use super::lex::{Tok, lex, line_starts};
-use super::target::{parse_target, sm};
+use super::target::{introduced, parse_target, sm};
 use crate::cfg;
 use crate::ir::{Entry, Module, Param, Space, Symbol, Target, TargetSuffix, Type, Variable};
 use std::collections::HashMap;
@@ -68,10 +68,6 @@ impl Module {
     }
 }
 
-fn is_power_of_two(n: u32) -> bool {
-    n.is_power_of_two()
-}
-
 impl<'a> ModuleState<'a> {
     fn header(&mut self, c: &mut Cursor<'a>) -> Result<(), ParseError> {
         if !c.eat_dot(".version") {
@@ -93,9 +89,16 @@ impl<'a> ModuleState<'a> {
         let Some(target) = parse_target(text).filter(|_| c.peek() == Tok::Ident) else {
             return Err(c.unexpected("a target like sm_120a"));
         };
-        if target.sm < 70 {
-            let message = format!("`.target {text}`: expected sm_70 or later");
-            return Err(c.error(ParseErrorKind::Target, message));
+        match introduced(target) {
+            Some(first) if self.version >= first => {}
+            Some((major, minor)) => {
+                let message = format!("`.target {text}`: needs .version {major}.{minor} or later");
+                return Err(c.error(ParseErrorKind::Target, message));
+            }
+            None => {
+                let message = format!("`.target {text}`: expected an architecture from sm_70 to sm_121a");
+                return Err(c.error(ParseErrorKind::Target, message));
+            }
         }
         self.target = target;
         c.bump();
@@ -496,7 +499,7 @@ fn array_size(c: &mut Cursor<'_>, element: u64) -> Result<Size, ParseError> {
 fn alignment(c: &mut Cursor<'_>) -> Result<u32, ParseError> {
     let at = c.pos();
     let n = c.constant_u32(".align")?;
-    if is_power_of_two(n) && n <= 4096 {
+    if n.is_power_of_two() && n <= 4096 {
         return Ok(n);
     }
     Err(c.error_at(at, ParseErrorKind::Syntax, format!("`.align {n}`: expected a power of two up to 4096")))

@@ -6,7 +6,7 @@ use super::expr::Const;
 use super::function::Function;
 use super::inst::{Inst, type_name};
 use super::scope::Named;
-use super::special::{special, special_type};
+use super::special::{special, special_need, special_type};
 use crate::ir::{Address, AddressBase, Dst, Operand, Reg, Space, Symbol, Type};
 
 const fn is_bits(ty: Type) -> bool {
@@ -141,13 +141,14 @@ impl<'a> Function<'_, 'a> {
                 let Some(found) = special(name, member) else {
                     return Err(self.unknown_special(inst, raw, name, member));
                 };
+                inst.need(self, special_need(found))?;
                 let got = special_type(found);
                 if !matches!(inst.name, "mov" | "cvt") {
                     let what = format!("special register {name} may only be read by mov and cvt");
                     return Err(self.bad(inst, raw, ParseErrorKind::Syntax, &what));
                 }
-                let narrowed = got == Type::U32 && matches!(ty, Type::U16 | Type::S16);
-                if !rule(ty, got) && !narrowed {
+                let cut = got == Type::U32 && matches!(ty, Type::U16 | Type::S16);
+                if !rule(ty, got) && !cut {
                     return Err(self.bad(
                         inst,
                         raw,
@@ -355,6 +356,25 @@ impl<'a> Function<'_, 'a> {
             },
             _ => vec![raw.clone()],
         }
+    }
+
+    /// Refuses integer and floating-point registers side by side in vector operand `i`.
+    pub(crate) fn alike(&mut self, inst: &Inst<'a>, i: usize) -> Result<(), ParseError> {
+        let RawKind::Vector(items) = &inst.args[i].kind else { return Ok(()) };
+        let (mut int, mut float) = (false, false);
+        for raw in items {
+            if let RawKind::Name(name) = raw.kind
+                && let Some(Named::Reg(_, ty)) = self.find(name)
+            {
+                int |= is_int(ty);
+                float |= is_float(ty);
+            }
+        }
+        if int && float {
+            let what = "integer and floating-point registers in one vector";
+            return Err(self.bad(inst, &inst.args[i], ParseErrorKind::Type, what));
+        }
+        Ok(())
     }
 
     fn arity(&mut self, inst: &Inst<'a>, i: usize, n: usize) -> Result<Vec<Raw<'a>>, ParseError> {

@@ -91,6 +91,11 @@ impl<'a> Scopes<'a> {
             || scope.ranges.iter().any(|r| r.has(name))
     }
 
+    /// A register that no text can name.
+    pub(crate) fn scratch(&mut self, ty: Type) -> Reg {
+        self.register(format!("(scratch {})", self.registers.len()), ty)
+    }
+
     fn register(&mut self, name: String, ty: Type) -> Reg {
         self.registers.push(RegisterDecl { name, ty });
         Reg(self.registers.len() as u32 - 1)

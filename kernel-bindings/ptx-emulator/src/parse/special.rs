@@ -1,5 +1,6 @@
 //! Special registers by name.
 
+use super::target::{ANY, Need, sm};
 use crate::ir::{Special, Type};
 
 /// `%tid.x` and its like; `None` if there is no such special register.
@@ -50,6 +51,17 @@ pub(crate) fn special(name: &str, member: Option<&str>) -> Option<Special> {
         "%aggr_smem_size" => Special::AggrSmemSize,
         _ => return None,
     })
+}
+
+/// What the target must have for a special register.
+pub(crate) const fn special_need(special: Special) -> Need {
+    use Special::*;
+    match special {
+        ClusterId(_) | NClusterId(_) | ClusterCtaid(_) | ClusterNctaid(_) | ClusterCtaRank | ClusterNctaRank
+        | IsExplicitCluster => sm(90, 7, 8),
+        AggrSmemSize => sm(90, 8, 1),
+        _ => ANY,
+    }
 }
 
 /// Type of a special register.

@@ -93,6 +93,27 @@ impl Need {
     }
 }
 
+/// PTX version that brought a target; `None` for an architecture that is not known.
+pub(crate) fn introduced(target: Target) -> Option<(u32, u32)> {
+    use TargetSuffix::*;
+    Some(match (target.sm, target.suffix) {
+        (70, None) => (6, 0),
+        (72, None) => (6, 1),
+        (75, None) => (6, 3),
+        (80, None) => (7, 0),
+        (86, None) => (7, 1),
+        (87, None) => (7, 4),
+        (88, None) => (9, 0),
+        (89 | 90, None) => (7, 8),
+        (90, Arch) => (8, 0),
+        (100 | 101, None | Arch) => (8, 6),
+        (120, None | Arch) => (8, 7),
+        (100 | 101 | 120, Family) | (103 | 121, _) => (8, 8),
+        (110, _) => (9, 0),
+        _ => return Option::None,
+    })
+}
+
 /// Reads `sm_120a`.
 pub(crate) fn parse_target(text: &str) -> Option<Target> {
     let rest = text.strip_prefix("sm_")?;

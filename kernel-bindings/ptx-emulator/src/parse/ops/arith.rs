@@ -1,7 +1,7 @@
 //! One-, two- and three-source arithmetic and logic.
 
 use super::form::*;
-use crate::ir::{Binary, Op, Ternary, Type, Type::*, Unary};
+use crate::ir::{Binary, Dst, FloatMods, Op, Operand, Ternary, Type, Type::*, Unary};
 use crate::parse::error::ParseError;
 use crate::parse::function::Function;
 use crate::parse::inst::Inst;
@@ -151,6 +151,12 @@ const MAD_HI: &[Form] = &[form(U16), form(U32), form(U64), form(S16), form(S32).
 const MAD24_HI: &[Form] = &[form(U32), form(S32).may(SAT)];
 
 pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseError> {
+    if matches!(inst.name, "add" | "sub" | "fma") && inst.mods.has("f32") {
+        let half = inst.mods.clone().take_of(&[("f16", F16), ("bf16", BF16)]);
+        if let Some(half) = half {
+            return mixed(f, inst, half);
+        }
+    }
     let hi_lo: &[(&str, char)] = &[("lo", 'l'), ("hi", 'h'), ("wide", 'w')];
     match inst.name {
         "add" | "sub" if inst.mods.take("cc") => carry(f, inst, false, true),
@@ -217,6 +223,32 @@ pub(super) fn lower<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result
         "sad" => ternary(f, inst, Ternary::Sad, INTEGERS),
         _ => Err(inst.unsupported(f, "unknown instruction")),
     }
+}
+
+/// `add.f32.f16 d, a, c` and its like: half-precision sources of a single-precision operation. Widening is exact, so
+/// each such source becomes a conversion to a register of its own in front of the operation.
+fn mixed<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>, half: Type) -> Result<Op, ParseError> {
+    const SUM: &[Form] = &[form(F32).round(DIRECTED).may(SAT).need(sm(100, 8, 6))];
+    const PRODUCT: &[Form] = &[form(F32).rounded(DIRECTED).may(SAT).need(sm(100, 8, 6))];
+    let fma = inst.name == "fma";
+    let (ty, mods) = take_form(f, inst, if fma { PRODUCT } else { SUM })?;
+    inst.ty_of(f, &[half])?;
+    inst.exactly(f, if fma { 4 } else { 3 })?;
+    let widened = |f: &mut Function<'_, 'a>, i: usize| {
+        let a = f.reg_src(inst, i, half)?;
+        let reg = f.scopes.scratch(F32);
+        let mods = FloatMods::default();
+        f.push(inst, Op::Cvt { to: F32, from: half, mods, satfinite: false, d: Dst::Reg(reg), a, b: None });
+        Ok(Operand::Reg(reg))
+    };
+    let a = widened(f, 1)?;
+    if fma {
+        let b = widened(f, 2)?;
+        let d = f.dst(inst, 0, ty)?;
+        return Ok(Op::Ternary { op: Ternary::Fma, ty, mods, d, a, b, c: f.src(inst, 3, ty)? });
+    }
+    let op = if inst.name == "add" { Binary::Add } else { Binary::Sub };
+    Ok(Op::Binary { op, ty, mods, d: f.dst(inst, 0, ty)?, a, b: f.src(inst, 2, ty)? })
 }
 
 /// Twice the width.

@@ -197,8 +197,8 @@ fn check_floats<'a>(f: &Function<'_, 'a>, inst: &Inst<'a>, to: Type, from: Type,
     }
     // A widening from .bf16 may be written with a rounding, which does nothing.
     let idle = from == BF16 && to != BF16 && float_rounding;
-    let to_integer_value = to as u8 == from as u8 && int_rounding;
-    if !narrowing && w.rounding.is_some() && !idle && !to_integer_value {
+    let whole = to as u8 == from as u8 && int_rounding;
+    if !narrowing && w.rounding.is_some() && !idle && !whole {
         return no("a rounding modifier is not supported here");
     }
     let need = match (to, from) {

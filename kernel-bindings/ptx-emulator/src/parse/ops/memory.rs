@@ -72,6 +72,9 @@ fn mov<'a>(f: &mut Function<'_, 'a>, inst: &mut Inst<'a>) -> Result<Op, ParseErr
     if (to || from) && (!bits || (to && from)) {
         return Err(inst.syntax(f, "only mov.b16, .b32, .b64 and .b128 pack or unpack, on one side"));
     }
+    if to || from {
+        f.alike(inst, usize::from(from))?;
+    }
     if to {
         let n = f.elements(inst, 0).len();
         let part = part(f, n)?;

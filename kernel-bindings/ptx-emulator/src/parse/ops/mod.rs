@@ -19,8 +19,8 @@ use super::function::Function;
 use super::inst::Inst;
 use crate::ir::{Op, Scope};
 
-/// Names of PTX instructions that have no place in the checked form.
-const REFUSED: [&str; 45] = [
+/// Instructions that have no place in the checked form, but for the `v*` video family.
+const REFUSED: [&str; 19] = [
     "alloca",
     "call",
     "clusterlaunchcontrol",
@@ -29,7 +29,6 @@ const REFUSED: [&str; 45] = [
     "ldu",
     "multimem",
     "pmevent",
-    "st_bulk",
     "stackrestore",
     "stacksave",
     "suld",
@@ -41,44 +40,19 @@ const REFUSED: [&str; 45] = [
     "tex",
     "tld4",
     "txq",
-    "vabsdiff",
-    "vabsdiff2",
-    "vabsdiff4",
-    "vadd",
-    "vadd2",
-    "vadd4",
-    "vavrg2",
-    "vavrg4",
-    "vmad",
-    "vmax",
-    "vmax2",
-    "vmax4",
-    "vmin",
-    "vmin2",
-    "vmin4",
-    "vset",
-    "vset2",
-    "vset4",
-    "vshl",
-    "vshr",
-    "vsub",
-    "vsub2",
-    "vsub4",
-    "wgmma",
-    "wmma",
 ];
 
-/// Refuses by name what is known and not supported, before its operands are read: their forms are their own.
+/// SIMD video instructions by their common part.
+const VIDEO: [&str; 10] = ["abs", "add", "avrg", "mad", "max", "min", "set", "shl", "shr", "sub"];
+
+/// Refuses by name what is known and not supported, before its operands are read: they have forms of their own.
 pub(crate) fn refuse<'a>(f: &Function<'_, 'a>, inst: &Inst<'a>) -> Result<(), ParseError> {
-    let mods = &inst.mods;
-    if REFUSED.contains(&inst.name) {
+    let video = inst.name.strip_prefix('v').is_some_and(|rest| VIDEO.iter().any(|v| rest.starts_with(v)));
+    if video || REFUSED.contains(&inst.name) || matches!(inst.name, "wgmma" | "wmma") {
         return Err(inst.unsupported(f, "this instruction is not supported"));
     }
-    if matches!(inst.name, "cp") && mods.has("tensor") {
+    if inst.name == "cp" && inst.mods.has("tensor") {
         return Err(inst.unsupported(f, "tensor copies are not supported"));
-    }
-    if inst.name == "cp" && mods.has("reduce") && mods.has("tensor") {
-        return Err(inst.unsupported(f, "tensor reductions are not supported"));
     }
     Ok(())
 }
