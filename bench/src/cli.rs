@@ -42,7 +42,7 @@ pub struct DevicesArgs {
 
 /// A place where operations run.
 #[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum DeviceKind {
     Host,
     Emulated,
@@ -69,8 +69,8 @@ pub struct ParityArgs {
     /// Only cases whose name contains this.
     #[arg(long, value_name = "TEXT")]
     pub case: Option<String>,
-    /// Only this schedule seed of the emulator (default: seeds 0 to --seeds).
-    #[arg(long, value_name = "N")]
+    /// Only this schedule seed of the emulator, instead of the first --seeds ones.
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
     pub seed: Option<u64>,
     /// Schedule seeds per case on the emulator.
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]

@@ -68,7 +68,10 @@ pub fn parity(args: &ParityArgs) -> Result<Report, JobError> {
         judge_present(&plan, &mut report);
     } else {
         // A device that was named must be there.
-        for &kind in &args.device {
+        let mut kinds = args.device.clone();
+        kinds.sort_unstable();
+        kinds.dedup();
+        for kind in kinds {
             report.parity.extend(parity::judge(kind, &plan)?);
         }
     }
@@ -96,6 +99,7 @@ pub fn main_job() -> Result<Report, JobError> {
     let plan = Plan { cases: all, data_seed: DATA_SEED, seeds: (0..SCHEDULE_SEEDS).collect() };
     let mut report = Report { command: "cargo run --release".into(), machine: machine_facts(), ..Report::default() };
     judge_present(&plan, &mut report);
+    eprintln!("attention steps, recall, real shapes");
     report.steps = steps::host()?;
     report.recall = recall_rows()?;
     report.shapes = shapes::emulated().map_err(JobError::Shape)?;

@@ -4,8 +4,29 @@ use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs};
 use bench::report::{self, Report};
 use bench::{devices, job, mutants};
 use clap::Parser;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+
+/// Writes to standard output. A reader that has gone away (`| head`) ends the program quietly; any other failure ends it
+/// with status 2.
+fn write_out(text: std::fmt::Arguments<'_>) {
+    if let Err(error) = std::io::stdout().write_fmt(text) {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("cannot write to standard output: {error}");
+        std::process::exit(2);
+    }
+}
+
+macro_rules! out {
+    ($($text:tt)*) => { write_out(format_args!($($text)*)) };
+}
+
+macro_rules! outln {
+    ($($text:tt)*) => { write_out(format_args!("{}\n", format_args!($($text)*))) };
+}
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -42,28 +63,29 @@ fn list_devices(args: &DevicesArgs) -> Result<bool, Failure> {
         let state = if row.present { "present" } else { "absent" };
         [row.kind.clone(), state.to_owned(), row.name.clone(), row.facts.clone()]
     });
-    print!("{}", report::table(["device", "", "name", "facts"], cells));
+    out!("{}", report::table(["device", "", "name", "facts"], cells));
     write_json(args.json.as_deref(), &rows)?;
     Ok(true)
 }
 
 fn print_parity(report: &Report) {
-    print!("{}", report.parity_table());
+    out!("{}", report.parity_table());
     for (device, reason) in &report.absent {
-        println!("not judged: {device}: {reason}");
+        outln!("not judged: {device}: {reason}");
     }
     for row in report.failures() {
-        println!("\nFAIL {} on {}:\n{}", row.case, row.device, row.failure);
+        outln!("\nFAIL {} on {}:\n{}", row.case, row.device, row.failure);
     }
 }
 
 fn parity(args: &ParityArgs) -> Result<bool, Failure> {
     if args.list {
         for case in job::cases(args)? {
-            println!("{}", case.name);
+            outln!("{}", case.name);
         }
         return Ok(true);
     }
+    check_json(args.json.as_deref())?;
     let report = job::parity(args)?;
     print_parity(&report);
     write_json(args.json.as_deref(), &report)?;
@@ -71,6 +93,7 @@ fn parity(args: &ParityArgs) -> Result<bool, Failure> {
 }
 
 fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
+    check_json(args.json.as_deref())?;
     let score = mutants::score(args.module.as_deref().unwrap_or_default(), args.seeds)?;
     let mut modules: Vec<&str> = score.mutants.iter().map(|m| m.module.as_str()).collect();
     modules.dedup();
@@ -80,36 +103,47 @@ fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
         let excused = of().filter(|m| matches!(m.fate, mutants::Fate::Equivalent(_))).count();
         [module.to_owned(), format!("{killed} / {}", of().count()), excused.to_string()]
     });
-    print!("{}", report::table(["module", "killed", "equivalent"], rows));
+    out!("{}", report::table(["module", "killed", "equivalent"], rows));
     for mutant in &score.mutants {
         match &mutant.fate {
             mutants::Fate::Survived => {
-                println!("SURVIVED {} line {} `{}` ({})", mutant.module, mutant.line, mutant.statement, mutant.source);
+                outln!("SURVIVED {} line {} `{}` ({})", mutant.module, mutant.line, mutant.statement, mutant.source);
             }
             mutants::Fate::Equivalent(reason) => {
-                println!("equivalent {} `{}` ({}): {reason}", mutant.module, mutant.statement, mutant.source);
+                outln!("equivalent {} `{}` ({}): {reason}", mutant.module, mutant.statement, mutant.source);
             }
             mutants::Fate::Killed(_) => {}
         }
     }
     for stale in &score.stale {
-        println!("STALE excuse, no survivor matches: {stale}");
+        outln!("STALE excuse, no survivor matches: {stale}");
     }
-    println!("killed {} / {} mutants in {:.1} s", score.killed(), score.mutants.len(), score.seconds);
+    outln!("killed {} / {} mutants in {:.1} s", score.killed(), score.mutants.len(), score.seconds);
     write_json(args.json.as_deref(), &score)?;
     Ok(score.passes())
 }
 
+/// Refuses an output path before the work is done, not after. An existing file is left as it is.
+fn check_json(path: Option<&Path>) -> Result<(), Failure> {
+    if let Some(path) = path {
+        let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    Ok(())
+}
+
 fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
+    check_json(json)?;
+    std::fs::create_dir_all(folder).map_err(|e| format!("cannot write a report to {}: {e}", folder.display()))?;
     let report = job::main_job()?;
     print_parity(&report);
-    println!("\nrecall of the exact top-512 by index-K format\n{}", report.recall_table());
-    println!("decode attention step of one ratio-4 layer\n{}", report.steps_table());
-    println!("real shapes on the emulator\n{}", report.shapes_table());
+    outln!("\nrecall of the exact top-512 by index-K format\n{}", report.recall_table());
+    outln!("decode attention step of one ratio-4 layer\n{}", report.steps_table());
+    outln!("real shapes on the emulator\n{}", report.shapes_table());
     let readme = report.write(folder).map_err(|e| format!("cannot write the report to {}: {e}", folder.display()))?;
     write_json(json, &report)?;
     let failed = report.failures().count();
     let verdict = if failed == 0 { "all passed".to_owned() } else { format!("{failed} FAILED") };
-    println!("{} parity cases, {verdict}; {:.1} s; report: {}", report.parity.len(), report.seconds, readme.display());
+    outln!("{} parity cases, {verdict}; {:.1} s; report: {}", report.parity.len(), report.seconds, readme.display());
     Ok(failed == 0 && !report.parity.is_empty())
 }

@@ -87,6 +87,9 @@ fn offers(case: &Case, variant: Variant) -> bool {
 fn progress(device: &str, len: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:>16} {wide_bar} {pos}/{len} {elapsed}")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
+    if !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        eprintln!("{device}: {len} cases");
+    }
     ProgressBar::new(len as u64).with_style(style).with_prefix(device.to_owned())
 }
 

@@ -283,6 +283,33 @@ impl GoldenFile {
         Ok(s32s(&self.bytes(name, "I32", shape)?))
     }
 
+    /// An s32 tensor of exactly this shape whose values lie in `range`.
+    pub fn s32s_in(&self, name: &str, shape: &[usize], range: std::ops::Range<i32>) -> Result<Vec<i32>, GoldenError> {
+        let values = self.s32s(name, shape)?;
+        let outside = values.iter().position(|value| !range.contains(value));
+        outside.map_or(Ok(()), |at| self.out_of_range(name, &range, at, values[at]))?;
+        Ok(values)
+    }
+
+    /// A one-dimensional s64 tensor of positions below `end`.
+    pub fn positions(&self, name: &str, end: usize) -> Result<Vec<usize>, GoldenError> {
+        let values = self.s64s(name)?;
+        let outside = values.iter().position(|&value| usize::try_from(value).map_or(true, |v| v >= end));
+        outside.map_or(Ok(()), |at| self.out_of_range(name, &(0..end), at, values[at]))?;
+        Ok(values.into_iter().map(|value| value as usize).collect())
+    }
+
+    fn out_of_range(
+        &self,
+        name: &str,
+        range: &std::ops::Range<impl std::fmt::Display>,
+        at: usize,
+        got: impl std::fmt::Display,
+    ) -> Result<(), GoldenError> {
+        let expected = format!("values from {} to below {}", range.start, range.end);
+        Err(refuse(&self.name, name, expected, format!("{got} at element {at}")))
+    }
+
     /// A one-dimensional s64 tensor.
     pub fn s64s(&self, name: &str) -> Result<Vec<i64>, GoldenError> {
         let tensor = self.tensor(name, "I64")?;

@@ -4,8 +4,25 @@ use clap::{Parser, Subcommand, ValueEnum};
 use ptx_emulator::case::{self, Case, Options, Outcome};
 use ptx_emulator::ir::{Module, Space};
 use ptx_emulator::{AsyncMode, Checks, CounterMode, Counters};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+/// Writes to standard output. A reader that has gone away (`| head`) ends the program quietly; any other failure ends it
+/// with status 2.
+fn write_out(text: std::fmt::Arguments<'_>) {
+    if let Err(error) = std::io::stdout().write_fmt(text) {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        eprintln!("cannot write to standard output: {error}");
+        std::process::exit(2);
+    }
+}
+
+macro_rules! outln {
+    ($($text:tt)*) => { write_out(format_args!("{}\n", format_args!($($text)*))) };
+}
 
 /// A PTX machine and sanitizer on the CPU.
 #[derive(Parser)]
@@ -100,7 +117,7 @@ fn run(args: &RunArgs) -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => {
             if args.json {
-                println!("{}", serde_json::json!({ "error": error.to_string() }));
+                outln!("{}", serde_json::json!({ "error": error.to_string() }));
             }
             eprintln!("error: {error}");
             return ExitCode::from(2);
@@ -110,7 +127,7 @@ fn run(args: &RunArgs) -> ExitCode {
     if args.json {
         let mut document = serde_json::json!(outcome);
         document["success"] = success.into();
-        println!("{document:#}");
+        outln!("{document:#}");
     } else {
         print_outcome(args, &case, &outcome, success);
     }
@@ -120,21 +137,21 @@ fn run(args: &RunArgs) -> ExitCode {
 fn print_outcome(args: &RunArgs, case: &Case, outcome: &Outcome, success: bool) {
     let title = if case.title.is_empty() { String::new() } else { format!(" ({})", case.title) };
     for (seed, buffer, mismatch) in outcome.mismatches() {
-        println!("mismatch: output `{buffer}`: {mismatch} (seed {seed})");
+        outln!("mismatch: output `{buffer}`: {mismatch} (seed {seed})");
     }
     for finding in outcome.findings() {
-        println!("{finding}");
+        outln!("{finding}");
     }
     for seed in &outcome.seeds {
         if seed.dropped_findings > 0 {
-            println!("seed {}: {} further findings were not kept", seed.seed, seed.dropped_findings);
+            outln!("seed {}: {} further findings were not kept", seed.seed, seed.dropped_findings);
         }
         if seed.tolerated > 0 {
-            println!("seed {}: {} findings tolerated", seed.seed, seed.tolerated);
+            outln!("seed {}: {} findings tolerated", seed.seed, seed.tolerated);
         }
     }
     for buffer in &outcome.differs_between_seeds {
-        println!("note: the bytes of `{buffer}` depend on the schedule");
+        outln!("note: the bytes of `{buffer}` depend on the schedule");
     }
     if let Some(first) = outcome.seeds.first() {
         for (index, counters) in first.counters.iter().enumerate() {
@@ -148,7 +165,7 @@ fn print_outcome(args: &RunArgs, case: &Case, outcome: &Outcome, success: bool) 
         (false, false) => "failed",
     };
     let instructions: u64 = outcome.seeds.iter().map(|seed| seed.warp_instructions).sum();
-    println!(
+    outln!(
         "{} {}{title}: {what}; {} of {} seeds run, {instructions} warp instructions",
         if success { "ok" } else { "FAIL" },
         outcome.case,
@@ -156,22 +173,22 @@ fn print_outcome(args: &RunArgs, case: &Case, outcome: &Outcome, success: bool) 
         args.seeds,
     );
     if let (false, Some(last)) = (outcome.clean, outcome.seeds.last()) {
-        println!("repeat: ptx-emulator run {} --seed {} --seeds 1", args.case.display(), last.seed);
+        outln!("repeat: ptx-emulator run {} --seed {} --seeds 1", args.case.display(), last.seed);
     }
 }
 
 fn print_counters(entry: &str, counters: &Counters) {
-    println!("counters of {entry}:");
+    outln!("counters of {entry}:");
     if let Ok(serde_json::Value::Object(total)) = serde_json::to_value(counters.total) {
         for (name, value) in total.iter().filter(|(_, value)| value.as_u64() != Some(0)) {
-            println!("  {name:<26} {value}");
+            outln!("  {name:<26} {value}");
         }
     }
     for (class, count) in &counters.by_class {
-        println!("  instructions {class:<13} {count}");
+        outln!("  instructions {class:<13} {count}");
     }
     for (shape, count) in &counters.mma {
-        println!("  mma {shape} {count}");
+        outln!("  mma {shape} {count}");
     }
     for (name, value) in [
         ("mma_flops", counters.mma_flops),
@@ -179,7 +196,7 @@ fn print_counters(entry: &str, counters: &Counters) {
         ("mbarrier_phases", counters.mbarrier_phases),
     ] {
         if value > 0 {
-            println!("  {name:<26} {value}");
+            outln!("  {name:<26} {value}");
         }
     }
 }
@@ -199,7 +216,7 @@ fn check(file: &Path) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    println!(
+    outln!(
         "{}: version {}.{}, target sm_{}, {} entries",
         file.display(),
         module.version.0,
@@ -210,7 +227,7 @@ fn check(file: &Path) -> ExitCode {
     for entry in &module.entries {
         let shared = entry.variables.iter().chain(&module.variables).filter(|v| v.space == Space::Shared);
         let bytes: u64 = shared.map(|variable| variable.size).sum();
-        println!(
+        outln!(
             "  {}: {} parameters in {} bytes, {} instructions, {} registers, {bytes} bytes of static shared memory",
             entry.name,
             entry.params.len(),
@@ -219,7 +236,7 @@ fn check(file: &Path) -> ExitCode {
             entry.registers.len(),
         );
         for param in &entry.params {
-            println!("    {:>5} +{:<4} {}", param.size, param.offset, param.name);
+            outln!("    {:>5} +{:<4} {}", param.size, param.offset, param.name);
         }
     }
     ExitCode::SUCCESS

@@ -29,6 +29,8 @@ pub const WINDOW_START: u32 = 0x400;
 
 const SLOT_SHIFT: u32 = 36;
 const SLOT_BYTES: u64 = 1 << SLOT_SHIFT;
+/// Largest allocation, bytes: sparse memory keeps a table entry per touched or untouched chunk.
+const MAX_ALLOCATION: u64 = 1 << 40;
 /// Distance that stays free behind every allocation.
 const GUARD_BYTES: u64 = 1 << 32;
 const MAX_SLOTS: u64 = 1 << 27;
@@ -247,6 +249,9 @@ impl GlobalMemory {
     /// Reserves `bytes` bytes; `sparse` memory costs host memory only where it is touched.
     pub(crate) fn alloc(&mut self, bytes: u64, name: &str, sparse: bool) -> Result<u64, MemoryError> {
         let fail = |reason| MemoryError::Exhausted { bytes, name: name.to_owned(), reason };
+        if bytes > MAX_ALLOCATION {
+            return Err(fail("no device has so much memory (limit 1 TiB)"));
+        }
         let count = bytes.checked_add(GUARD_BYTES).ok_or_else(|| fail("address space"))?.div_ceil(SLOT_BYTES);
         let slot = self.slots.len() as u64;
         if slot + count > MAX_SLOTS {

@@ -181,8 +181,8 @@ const WINDOW: u32 = 128;
 /// Cases of `kernels.safetensors`: 64 heads, window 128, 512 picks, five sequences in shuffled pages of 64 rows.
 pub fn operators(dir: &GoldenDir) -> Result<Vec<Case>, GoldenError> {
     let file = dir.file("kernels")?;
-    let rows = file.s32s("n_rows", &[SEQUENCES])?;
-    let table = file.s32s("page_table", &[SEQUENCES, COLUMNS])?;
+    let rows = file.s32s_in("n_rows", &[SEQUENCES], 0..(COLUMNS as i32 * POOL.1 as i32 + 1))?;
+    let table = file.s32s_in("page_table", &[SEQUENCES, COLUMNS], -1..POOL.0 as i32)?;
     let mut cases = vec![
         case("kv_write", "page".into(), kv_page(&file)?),
         case("index_k_write", "page_fp8pow2".into(), index_page(&file)?),
@@ -190,7 +190,7 @@ pub fn operators(dir: &GoldenDir) -> Result<Vec<Case>, GoldenError> {
     for (name, format) in FORMATS {
         let columns = COLUMNS * POOL.1 as usize;
         let logits = file.f32s(&format!("index.{name}.logits"), &[SEQUENCES, columns])?;
-        let topk = file.s32s(&format!("index.{name}.topk"), &[SEQUENCES, PICKS])?;
+        let topk = file.s32s_in(&format!("index.{name}.topk"), &[SEQUENCES, PICKS], -1..columns as i32)?;
         let scored = operator_logits(&file, name, format, &rows, &table, &logits)?;
         cases.push(case("index_logits_decode", format!("kernels_{name}"), scored));
         let picked = picks(&logits, columns, &rows, PICKS as u32, &topk);
@@ -324,7 +324,7 @@ fn operator_attention(
         table[sequence * COLUMNS + (j / POOL.1 as i32) as usize] * POOL.1 as i32 + j % POOL.1 as i32
     };
     let lines: Vec<Vec<i32>> = if kind == "csa" {
-        let picks = file.s32s("index.fp8.topk", &[SEQUENCES, PICKS])?;
+        let picks = file.s32s_in("index.fp8.topk", &[SEQUENCES, PICKS], -1..(COLUMNS as i32 * POOL.1 as i32))?;
         let line = |(s, picks): (usize, &[i32])| picks.iter().filter(|&&j| j >= 0).map(|&j| slot(s, j)).collect();
         picks.chunks(PICKS).enumerate().map(line).collect()
     } else {
@@ -335,7 +335,8 @@ fn operator_attention(
 
     let ring_pages = Pages::kv(KvFormat::V4Fp8, SEQUENCES as u32, WINDOW);
     let ring = file.bytes("kv.ring", "U8", &[SEQUENCES, ring_pages.page_stride_bytes as usize])?;
-    let tokens = file.s32s("seq_len", &[SEQUENCES])?;
+    // As many tokens as the pages have rows, four tokens each, and the tail of a row.
+    let tokens = file.s32s_in("seq_len", &[SEQUENCES], 0..4 * (COLUMNS as i32 * POOL.1 as i32 + 1))?;
     let window = WINDOW as i32;
     let lines: Vec<Vec<i32>> = tokens
         .iter()
@@ -378,8 +379,8 @@ fn pool_for(rows: usize, page_size: u32) -> u32 {
 pub fn activations(dir: &GoldenDir) -> Result<Vec<Case>, GoldenError> {
     let plain = dir.file("goldens")?;
     let rows = dir.file("goldens-kvfp8")?;
-    let probes: Vec<usize> = plain.s64s("probe_positions")?.into_iter().map(|p| p as usize).collect();
-    let tokens = rows.tensor("layers.0.kv_codes", "U8")?.shape[0];
+    let tokens = rows.tensor("layers.0.kv_codes", "U8")?.shape.first().copied().unwrap_or(0);
+    let probes = plain.positions("probe_positions", tokens)?;
     let mut cases = Vec::new();
     for (layer, &ratio) in dir.config.compress_ratios.iter().enumerate() {
         let sink = dir.attn_sink(layer)?;
@@ -477,7 +478,8 @@ impl Activations<'_> {
     /// Picks of every position, from the run without quantisation of the index.
     fn picks(&self) -> Result<Vec<Vec<i32>>, GoldenError> {
         let topk = self.dir.index.index_topk as usize;
-        let picks = self.plain.s32s(&self.name("topk"), &[self.tokens, topk])?;
+        let count = (self.tokens / self.ratio.max(1)) as i32;
+        let picks = self.plain.s32s_in(&self.name("topk"), &[self.tokens, topk], -1..count)?;
         Ok(picks.chunks(topk).map(<[i32]>::to_vec).collect())
     }
 
@@ -538,7 +540,7 @@ impl Activations<'_> {
         let probed: Vec<f32> = self.probes.iter().flat_map(|&t| &logits[t * count..(t + 1) * count]).copied().collect();
         let scored = Task { problem, outside: vec![outside_logits(&probed, count, stride_logits)] };
         let topk = self.dir.index.index_topk;
-        let chosen = file.s32s(&self.name("topk"), &[self.tokens, topk as usize])?;
+        let chosen = file.s32s_in(&self.name("topk"), &[self.tokens, topk as usize], -1..count as i32)?;
         let picked = picks(&logits, count, &lens(&mut (0..self.tokens)), topk, &chosen);
         Ok((scored, picked))
     }

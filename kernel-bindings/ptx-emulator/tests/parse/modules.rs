@@ -171,9 +171,8 @@ fn module_errors() {
         let error = refused(rest);
         assert_eq!((error.kind, error.message.as_str()), (kind, message), "{rest}");
     }
-    let error =
-        Module::parse(".version 7.8\n.target sm_89\n.address_size 64\n.entry k() .explicitcluster { }")
-            .expect_err("no clusters");
+    let error = Module::parse(".version 7.8\n.target sm_89\n.address_size 64\n.entry k() .explicitcluster { }")
+        .expect_err("no clusters");
     assert_eq!(error.message, "`.explicitcluster`: needs .target sm_90 or later, got sm_89");
 }
 
