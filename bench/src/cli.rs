@@ -49,6 +49,17 @@ pub enum DeviceKind {
     Cuda,
 }
 
+/// How much work a case may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CaseSize {
+    /// Up to about 50,000 warp instructions.
+    Quick,
+    /// Shapes with every path.
+    Full,
+    /// Rows of 2^18 values and more.
+    Slow,
+}
+
 impl DeviceKind {
     /// The word on the command line.
     pub const fn name(self) -> &'static str {
@@ -69,6 +80,9 @@ pub struct ParityArgs {
     /// Only cases whose name contains this.
     #[arg(long, value_name = "TEXT")]
     pub case: Option<String>,
+    /// Cases up to this size.
+    #[arg(long, value_enum, default_value_t = CaseSize::Quick)]
+    pub size: CaseSize,
     /// Only this schedule seed of the emulator, instead of the first --seeds ones.
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     pub seed: Option<u64>,

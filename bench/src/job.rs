@@ -1,6 +1,6 @@
 //! What the commands do, without printing: they make a [`Report`].
 
-use crate::cli::{DeviceKind, ParityArgs};
+use crate::cli::{CaseSize, DeviceKind, ParityArgs};
 use crate::parity::{self, Plan};
 use crate::report::{ParityRow, RecallRow, Report, machine_facts};
 use crate::{devices, shapes, steps};
@@ -40,7 +40,11 @@ const SCHEDULE_SEEDS: u64 = 16;
 
 /// The cases that `parity` runs: hostile ones and the golden activations, filtered.
 pub fn cases(args: &ParityArgs) -> Result<Vec<Case>, JobError> {
-    let mut all = cases::all(Size::Quick);
+    let mut all = cases::all(match args.size {
+        CaseSize::Quick => Size::Quick,
+        CaseSize::Full => Size::Full,
+        CaseSize::Slow => Size::Slow,
+    });
     let golden = match &args.golden {
         Some(folder) => GoldenDir::open(folder)?,
         None => GoldenDir::shipped()?,
