@@ -261,7 +261,7 @@ pub(crate) fn wavefronts(addresses: &[u32; 32], mask: u32, bytes: u32) -> (u64, 
 
 /// Passes of one group: the largest number of distinct words that share a bank.
 fn passes(addresses: &[u32], members: u32, bytes: u32) -> u64 {
-    let words = |address: &u32| address / 4..=(address + bytes.max(1) - 1) / 4;
+    let words = |address: &u32| address / 4..=address.saturating_add(bytes.max(1) - 1) / 4;
     let active =
         || addresses.iter().enumerate().filter(|(lane, _)| members >> lane & 1 == 1).flat_map(|(_, a)| words(a));
     // Mostly every bank has one word.
@@ -288,7 +288,7 @@ fn passes(addresses: &[u32], members: u32, bytes: u32) -> u64 {
 /// 32-byte sectors that the lanes of `mask` touch with `bytes` bytes each.
 pub(crate) fn sectors(addresses: &[u64; 32], mask: u32, bytes: u32) -> u64 {
     let active = || addresses.iter().enumerate().filter(|(lane, _)| mask >> lane & 1 == 1);
-    let touched = |address: u64| address / 32..=(address + u64::from(bytes.max(1)) - 1) / 32;
+    let touched = |address: u64| address / 32..=address.saturating_add(u64::from(bytes.max(1)) - 1) / 32;
     let lowest = active().map(|(_, a)| a / 32).min().unwrap_or(0);
     // Mostly all sectors are near one another: a bit for each.
     let mut near = 0u64;

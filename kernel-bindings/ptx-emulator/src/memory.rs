@@ -348,7 +348,7 @@ impl GlobalMemory {
         if slot == 0 {
             return describe_window(address);
         }
-        let after = self.allocations.get(self.slot(address + (SLOT_BYTES >> 1)) as usize);
+        let after = self.allocations.get(self.slot(address.saturating_add(SLOT_BYTES >> 1)) as usize);
         match (self.allocations.get(self.slot(address) as usize), after) {
             (Some(a), Some(next)) if next.base > address && next.base - address < address - a.base => {
                 format!("{}-{:#x}", next.name, next.base - address)

@@ -152,7 +152,8 @@ impl<'a, 'm> Block<'a, 'm> {
         let spins = warp.spins > 0;
         self.warps[index] = warp;
         self.copies_may_move();
-        if self.executed - self.reported > 1 << 20 {
+        // Often enough to notice a limit, seldom enough to cost nothing.
+        if self.executed - self.reported > (self.launch.config.max_instructions / 16).min(1 << 20) {
             self.account();
         }
         if self.aborted || self.launch.is_stopped() {
