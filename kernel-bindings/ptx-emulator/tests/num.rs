@@ -1,11 +1,9 @@
 //! Number formats and arithmetic against definitions: every bit pattern of the small formats, brackets for directed
 //! rounding, tables of the PTX ISA for the special cases.
 
-#![allow(clippy::needless_range_loop)]
-
 use proptest::prelude::*;
 use ptx_emulator::ir::{Binary, Cmp, FloatClass, FloatMods, Rounding, Ternary, Type, Unary};
-use ptx_emulator::num::{self, formats, lanes, soft};
+use ptx_emulator::num::{self, formats, soft};
 
 const RN: Rounding = Rounding::Rn;
 
@@ -515,31 +513,5 @@ proptest! {
             let close = got == nearest || got.next_up() == nearest || got.next_down() == nearest || (got.is_nan() && want.is_nan());
             prop_assert!(close, "{:?} {:e}: {:e} {:e}", op, x, got, want);
         }
-    }
-
-    #[test]
-    fn lane_forms_equal_scalar_forms(seed in any::<u64>(), ftz in any::<bool>(), maximum in any::<bool>()) {
-        let mut state = seed | 1;
-        let mut next = || { state ^= state << 13; state ^= state >> 7; state ^= state << 17; (state >> 16) as u32 };
-        let mut fill = || -> [u32; 32] { std::array::from_fn(|i| if i % 5 == 0 { [0, 1 << 31, 0x7f80_0000, 0x7fc0_0001, 3][next() as usize % 5] } else { next() }) };
-        let (a, b, c) = (fill(), fill(), fill());
-        let m = FloatMods { ftz, ..FloatMods::default() };
-        let mut d = [0; 32];
-        let two = |op, i: usize| num::binary(op, Type::F32, &m, a[i] as u64, b[i] as u64).unwrap() as u32;
-        lanes::add_f32(ftz, &a, &b, &mut d);
-        for i in 0..32 { prop_assert_eq!(d[i], two(Binary::Add, i)); }
-        lanes::sub_f32(ftz, &a, &b, &mut d);
-        for i in 0..32 { prop_assert_eq!(d[i], two(Binary::Sub, i)); }
-        lanes::mul_f32(ftz, &a, &b, &mut d);
-        for i in 0..32 { prop_assert_eq!(d[i], two(Binary::MulLo, i)); }
-        lanes::min_max_f32(maximum, ftz, &a, &b, &mut d);
-        for i in 0..32 { prop_assert_eq!(d[i], two(if maximum { Binary::Max } else { Binary::Min }, i)); }
-        lanes::fma_f32(ftz, &a, &b, &c, &mut d);
-        for i in 0..32 { prop_assert_eq!(d[i], num::ternary(Ternary::Fma, Type::F32, &m, a[i] as u64, b[i] as u64, c[i] as u64).unwrap() as u32); }
-        lanes::ex2_f32(ftz, &a, &mut d);
-        for i in 0..32 { prop_assert_eq!(d[i], num::unary(Unary::Ex2, Type::F32, &m, a[i] as u64).unwrap() as u32); }
-        lanes::pack16(maximum, &a, &b, &mut d);
-        let to = if maximum { Type::BF16x2 } else { Type::F16x2 };
-        for i in 0..32 { prop_assert_eq!(d[i], num::cvt(to, Type::F32, &mods(), false, a[i] as u64, Some(b[i] as u64)).unwrap() as u32); }
     }
 }

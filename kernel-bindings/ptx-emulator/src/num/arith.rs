@@ -6,7 +6,7 @@
 //! f64 use [`super::soft`].
 
 use super::approx;
-use super::formats::{NAN_16, NAN_F32, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16, format_of};
+use super::formats::{NAN_16, NAN_F32, bf16_to_f32, f16_to_f32, format_of};
 use super::soft::{self, Format, Value};
 use crate::ir::{Binary, Cmp, FloatClass, FloatMods, Rounding, Ternary, Type, Unary};
 
@@ -481,9 +481,4 @@ pub fn testp(class: FloatClass, ty: Type, a: u64) -> Option<bool> {
         FloatClass::Normal => number && !infinite && !subnormal,
         FloatClass::Subnormal => subnormal,
     })
-}
-
-/// Nearest-even f32 to the 16-bit format, for callers that hold an f32.
-pub fn narrow16(value: f32, bf16: bool) -> u16 {
-    if bf16 { f32_to_bf16(value) } else { f32_to_f16(value) }
 }

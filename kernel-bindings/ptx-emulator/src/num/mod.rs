@@ -5,7 +5,6 @@
 //! * [`arith`]: add, sub, mul, fma, div, sqrt, rcp, min, max, comparisons in every rounding mode, `.ftz`, `.sat`.
 //! * [`approx`]: ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh, div.
 //! * [`convert`]: `cvt` between any two scalar types and its packed forms.
-//! * [`lanes`]: the hot operations on 32 lanes at once.
 //!
 //! **Model.** Every instruction that the PTX ISA rounds is exact and rounded once. A NaN result is the canonical NaN of
 //! its format (`0x7fffffff`, `0x7fff`, `0x7ff8000000000000`) whatever NaN went in. `.ftz` flushes sub-normal f32 inputs
@@ -20,7 +19,6 @@ pub mod approx;
 pub mod arith;
 pub mod convert;
 pub mod formats;
-pub mod lanes;
 pub mod soft;
 
 pub use arith::{binary, compare, ternary, testp, unary};

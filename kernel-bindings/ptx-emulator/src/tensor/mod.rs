@@ -18,11 +18,13 @@ mod kernels;
 pub mod matrix;
 pub mod scale;
 
-pub use crate::num::lanes::Lanes;
 pub use kernels::MmaPlan;
 pub use scale::ScaleInput;
 
 use crate::ir::MmaDesc;
+
+/// One 32-bit register of a warp.
+pub type Lanes = [u32; 32];
 
 /// An `mma` that no target of this machine has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
