@@ -171,8 +171,8 @@ fn line(pattern: &str, guard: u8, holes: &[u16]) -> String {
             'P' if alone => out += &format!("%p{}", next(4)),
             'I' if alone => out += &[0, 1, 31, 32, -1, 0x7fff_ffff][next(6) as usize].to_string(),
             'L' if alone => out += &format!("$l{}", next(4)),
-            'A' if alone => out += &["[%rd0]", "[%rd1+16]", "[%rd2]", "[%rd0+4080]", "[%rd3+-8]"][next(5) as usize],
-            'S' if alone => out += &["[%r0]", "[%r1+16]", "[s]", "[s+64]", "[%r2]"][next(5) as usize],
+            'A' if alone => out += ["[%rd0]", "[%rd1+16]", "[%rd2]", "[%rd0+4080]", "[%rd3+-8]"][next(5) as usize],
+            'S' if alone => out += ["[%r0]", "[%r1+16]", "[s]", "[s+64]", "[%r2]"][next(5) as usize],
             c => out.push(*c),
         }
     }
