@@ -364,3 +364,13 @@ fn an_outside_value_that_differs_fails_the_case() {
         assert!(report.to_string().contains("against outside values: 1 elements beyond their bound"), "{report}");
     }
 }
+
+#[test]
+fn indices_that_lead_outside_are_refused_by_value() {
+    let file = shipped().file("kernels").unwrap();
+    let text = file.s32s_in("seq_len", &[5], 0..100).unwrap_err().to_string();
+    assert!(text.contains("seq_len: expected values from 0 to below 100, got 131 at element 1"), "{text}");
+    assert_eq!(file.s32s_in("seq_len", &[5], 0..3000).unwrap(), [3, 131, 2048, 2052, 2601]);
+    let text = shipped().file("goldens").unwrap().positions("probe_positions", 0).unwrap_err().to_string();
+    assert!(text.contains("probe_positions: expected values from 0 to below 0"), "{text}");
+}

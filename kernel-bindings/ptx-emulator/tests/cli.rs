@@ -91,6 +91,39 @@ fn wrong_files_and_arguments_have_status_two() {
     assert_eq!(emulator(&["check", "no.ptx"]).status.code(), Some(2));
 }
 
+/// A device, pipe or folder in the place of a buffer file would block or never end.
+#[test]
+fn buffer_files_are_regular_files_and_sizes_have_an_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in ["kernel.ptx", "y.expected.bin"] {
+        std::fs::copy(case("row_sum").with_file_name(file), folder.path().join(file)).expect("copied");
+    }
+    std::fs::create_dir(folder.path().join("x.bin")).expect("a folder in its place");
+    let text = std::fs::read_to_string(case("row_sum")).expect("json");
+    let path = folder.path().join("case.json");
+    std::fs::write(&path, &text).expect("written");
+    let path = path.to_str().expect("UTF-8");
+    let output = emulator(&["run", path]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("not a regular file") && message.contains("x.bin"), "{message}");
+
+    let huge = text
+        .replace("\"bytes\": 20,", "\"bytes\": 1000000000000000000,")
+        .replace("5\n   ],", "250000000000000000\n   ],");
+    assert_ne!(huge, text);
+    std::fs::write(path, huge).expect("written");
+    std::fs::remove_dir(folder.path().join("x.bin")).expect("removed");
+    std::fs::copy(case("row_sum").with_file_name("x.bin"), folder.path().join("x.bin")).expect("copied");
+    let output = emulator(&["run", path]);
+    assert!(
+        matches!(output.status.code(), Some(1 | 2)),
+        "{:?}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
 #[test]
 fn check_lists_entries() {
     let good = case("compact").with_file_name("kernel.ptx");

@@ -335,7 +335,10 @@ impl Reader<'_> {
 
     fn read(&self, what: String, name: &str) -> Result<Vec<u8>, CaseError> {
         let path = self.folder.join(name);
-        std::fs::read(&path).map_err(|source| CaseError::Read { what, path, source })
+        // A pipe or a device would block or never end.
+        let regular = std::fs::metadata(&path)
+            .and_then(|found| if found.is_file() { Ok(()) } else { Err(std::io::Error::other("not a regular file")) });
+        regular.and_then(|()| std::fs::read(&path)).map_err(|source| CaseError::Read { what, path, source })
     }
 
     /// Reads one part of the JSON, so that an error names it.
