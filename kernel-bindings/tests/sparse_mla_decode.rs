@@ -136,35 +136,3 @@ fn permuting_the_batch_permutes_the_result() {
         }
     }
 }
-
-#[test]
-fn a_block_fetches_a_row_once_for_all_heads() {
-    for variant in Variant::ALL {
-        for (format, row_bytes) in [(KvFormat::V4Fp8, 584), (KvFormat::Bf16, 1024)] {
-            let loaded = |rows: u32| {
-                let shape = Shape {
-                    format,
-                    h: 64,
-                    window: List::of(rows),
-                    compressed: None,
-                    num_splits: Some(1),
-                    ..Shape::default()
-                };
-                let ops = KernelOps::with_variant(Emulated::new(EmulatedConfig::fast()), variant).expect("runs both");
-                let problem = Problem::SparseMlaDecode(Box::new(shape.build(5)));
-                problem.run(&ops, Fill::Leave).expect("accepted");
-                ops.device().totals().global_load_bytes
-            };
-            // Of 256 more rows. The portable variant's threads each take the footer of their row: 16 x 8 B for 8 B, one
-            // sector all the same; and every copying thread its slot.
-            let (footers, slots) = match (variant, format) {
-                (Variant::Sm89, KvFormat::V4Fp8) => (15 * 8, 16 * 4),
-                (Variant::Sm89, KvFormat::Bf16) => (0, 16 * 4),
-                (Variant::Sm120a, _) => (0, 4),
-            };
-            let per_row = (loaded(512) - loaded(256)) as f64 / 256.0;
-            let allowed = f64::from(row_bytes + footers + slots);
-            assert!(per_row <= allowed && per_row >= f64::from(row_bytes), "{variant} {format:?}: {per_row} B per row");
-        }
-    }
-}
