@@ -77,7 +77,8 @@ fn refused_launches() {
 #[test]
 fn targets() {
     let runs = |name: &str| {
-        let module = Module::parse(&text("", "").replace("sm_120a", name)).unwrap();
+        let text = text("", "").replace("sm_120a", name).replace(".version 8.7", ".version 9.0");
+        let module = Module::parse(&text).unwrap();
         DeviceModel::default().runs(module.target)
     };
     for name in ["sm_75", "sm_89", "sm_90", "sm_100", "sm_120", "sm_120a"] {
