@@ -5,6 +5,13 @@
 //! that a wrong shape, stride or format is refused with the same words everywhere. Strides are in elements unless the
 //! name ends in `_bytes`. Invalid slots and page ids are -1 or anything else out of range.
 
+mod model;
+
+pub use model::{
+    Compress, Dtype, Embed, GatherRows, Hadamard, HcMix, HcMixing, HcPost, IndexLogitsPrefill, IndexQQuantise, Linear,
+    MoeExperts, Norm, NormRope, Rope, Router, Routing, Sample, Swiglu, Weight, WeightFormat,
+};
+
 use thiserror::Error;
 
 /// Why an operation was refused or failed.
@@ -295,7 +302,16 @@ pub struct IndexKWrite<'a, B> {
     pub stride_rows: u64,
 }
 
-/// The operations of the decode path.
+/// Operands of [`Ops::sparse_mla_prefill`]: [`SparseMlaDecode`] for many query tokens, without splits.
+#[derive(Debug)]
+pub struct SparseMlaPrefill<'a, B> {
+    /// As in [`SparseMlaDecode`]; `num_splits` is not looked at.
+    pub attention: SparseMlaDecode<'a, B>,
+    /// Out `[t, h]` f32: the largest `l_i`, -inf when no row is valid.
+    pub max_logits: Option<&'a mut B>,
+}
+
+/// The operations of a model.
 pub trait Ops {
     /// Memory of this implementation.
     type Buffer;
@@ -323,4 +339,83 @@ pub trait Ops {
     fn kv_write(&self, args: KvWrite<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Writes index-K rows.
     fn index_k_write(&self, args: IndexKWrite<'_, Self::Buffer>) -> Result<(), OpsError>;
+    /// Embedding rows, once per stream.
+    fn embed(&self, args: Embed<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("embed"))
+    }
+    /// Rows of a buffer by number.
+    fn gather_rows(&self, args: GatherRows<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("gather_rows"))
+    }
+    /// Hyper-connections before a sub-layer or the head, with its norm.
+    fn hc_mix(&self, args: HcMix<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("hc_mix"))
+    }
+    /// Hyper-connections after a sub-layer.
+    fn hc_post(&self, args: HcPost<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("hc_post"))
+    }
+    /// Matrix product with a weight.
+    fn linear(&self, args: Linear<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("linear"))
+    }
+    /// Norm and rotation per head.
+    fn norm_rope(&self, args: NormRope<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("norm_rope"))
+    }
+    /// Hadamard transform of rows.
+    fn hadamard(&self, args: Hadamard<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("hadamard"))
+    }
+    /// Index queries in the format of the index keys.
+    fn index_q_quantise(&self, args: IndexQQuantise<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("index_q_quantise"))
+    }
+    /// One step of a compressor.
+    fn compress(&self, args: Compress<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("compress"))
+    }
+    /// Experts and their weights.
+    fn router(&self, args: Router<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("router"))
+    }
+    /// Gated activation.
+    fn swiglu(&self, args: Swiglu<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("swiglu"))
+    }
+    /// Routed experts.
+    fn moe_experts(&self, args: MoeExperts<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("moe_experts"))
+    }
+    /// One token per row of logits.
+    fn sample(&self, args: Sample<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("sample"))
+    }
+    /// Index logits of ragged queries.
+    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("index_logits_prefill"))
+    }
+    /// Sparse attention of many query tokens.
+    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, Self::Buffer>) -> Result<(), OpsError> {
+        let _ = args;
+        Err(self.not_offered("sparse_mla_prefill"))
+    }
+    /// The refusal of an operation that this implementation does not have.
+    fn not_offered(&self, op: &'static str) -> OpsError {
+        OpsError::Unsupported { op, device: self.name(), what: "the operation is not there yet".into() }
+    }
 }
