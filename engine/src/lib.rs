@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+pub mod config;
 pub mod memory;
 pub mod model;

@@ -1,44 +1,6 @@
 //! The layer schedule and the sizes that attention depends on.
 
-/// Kind of an attention layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LayerKind {
-    /// Ratio 0: sliding window only.
-    Swa,
-    /// Ratio 4: window and the compressed rows that the indexer picks.
-    Csa,
-    /// Ratio 128: window and all compressed rows.
-    Hca,
-}
-
-impl LayerKind {
-    /// The kind that a `compress_ratios` entry names.
-    pub const fn from_ratio(ratio: u32) -> Option<Self> {
-        match ratio {
-            0 => Some(LayerKind::Swa),
-            4 => Some(LayerKind::Csa),
-            128 => Some(LayerKind::Hca),
-            _ => None,
-        }
-    }
-
-    /// Source tokens per compressed row; `None` where there are none.
-    pub const fn ratio(self) -> Option<u32> {
-        match self {
-            LayerKind::Swa => None,
-            LayerKind::Csa => Some(4),
-            LayerKind::Hca => Some(128),
-        }
-    }
-
-    /// Compressed rows that a query at `position` sees: `floor((position + 1) / ratio)`.
-    pub const fn compressed_rows(self, position: u32) -> u32 {
-        match self.ratio() {
-            None => 0,
-            Some(ratio) => ((position as u64 + 1) / ratio as u64) as u32,
-        }
-    }
-}
+pub use crate::config::LayerKind;
 
 /// What attention needs to know of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,14 +58,5 @@ mod tests {
         let pro = AttentionConfig::v4_pro();
         assert_eq!(pro.layers.len(), 61);
         assert_eq!([LayerKind::Swa, LayerKind::Csa, LayerKind::Hca].map(|k| pro.count(k)), [0, 30, 31]);
-    }
-
-    /// A token that completes a window of the compressor sees that window's row at once.
-    #[test]
-    fn causal_rule() {
-        assert_eq!([2, 3, 4, 7].map(|p| LayerKind::Csa.compressed_rows(p)), [0, 1, 1, 2]);
-        assert_eq!([126, 127, 255].map(|p| LayerKind::Hca.compressed_rows(p)), [0, 1, 2]);
-        assert_eq!(LayerKind::Swa.compressed_rows(1 << 20), 0);
-        assert_eq!(LayerKind::Csa.compressed_rows(u32::MAX), 1 << 30);
     }
 }
