@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 
 pub mod attention;
+pub mod batch;
 pub mod config;
+pub mod geometry;
+pub mod ids;
 pub mod memory;
 pub mod model;
+pub mod step;
