@@ -25,7 +25,8 @@
 // order of position, in the scratch, and the block that arrives last selects among them by the same steps. The result does
 // not depend on the number of slices.
 //
-// Numerics: comparisons only. Invalid: a page id below 0 or a position beyond the block table gives slot -1 in its place.
+// Numerics: comparisons only. Invalid: a page id below 0, a position beyond the block table or a row whose line
+// (sequence_of_row) the table does not have gives slot -1 in its place.
 // Caller: the attention step, between index_logits_decode and sparse_mla_decode.
 #include "entry.cuh"
 #include "ptx/atom.cuh"
@@ -379,7 +380,11 @@ __device__ __forceinline__ void emit(const Sm120TopkSelectParams& p, int row_ind
   if (position >= 0) {
     const uint32_t page_size = p.page_size, column = static_cast<uint32_t>(position) / page_size;
     if (column < static_cast<uint32_t>(p.max_pages)) {
-      const int32_t page = p.block_table[row_index / p.rows_per_sequence * p.stride_block_table + column];
+      const int line = p.sequence_of_row == nullptr ? row_index / p.rows_per_sequence : p.sequence_of_row[row_index];
+      int32_t page = -1;
+      if (static_cast<uint32_t>(line) < static_cast<uint32_t>(p.num_sequences)) {
+        page = p.block_table[line * p.stride_block_table + column];
+      }
       const uint32_t offset = position - column * page_size;
       if (page >= 0) slot = static_cast<int32_t>(static_cast<uint32_t>(page) * page_size + offset);
     }

@@ -50,13 +50,34 @@ typedef struct {
   int32_t clean_logits;           // 0 | 1
 } Sm120IndexLogitsDecodeParams;
 
+// ---------------------------------------------------------------------------------------------- index_logits_prefill
+// As index_logits_decode for the queries cu_seqlens_q[s] .. cu_seqlens_q[s + 1] of sequence s (ascending, clamped to 0..t), each
+// over rows starts[r] .. ends[r] of the sequence (clamped to 0..max_pages * page_size). Other rows are not touched.
+typedef struct {
+  const void* index_q;            // [t, 64, 128] e4m3 | bf16, contiguous
+  const float* index_weights;     // [t, 64] f32, contiguous
+  Sm120PagedCache index_k;        // fp8 (132 B rows, block-planar) | bf16 (256 B rows)
+  const int32_t* block_table;     // [b, max_pages] s32, row stride stride_block_table
+  const int32_t* cu_seqlens_q;    // [b + 1] s32
+  const int32_t* starts;          // [t] s32, or null: 0
+  const int32_t* ends;            // [t] s32
+  float* index_logits;            // [t, stride_logits] f32
+  int64_t stride_block_table;
+  int64_t stride_logits;          // multiple of 256 elements
+  int32_t t;
+  int32_t b;                      // at least 1
+  int32_t max_pages;
+  int32_t clean_logits;           // 0 | 1: -inf outside starts .. ends
+} Sm120IndexLogitsPrefillParams;
+
 // ---------------------------------------------------------------------------------------------- topk_select
 // The min(topk, finite-or-inf-above--inf count) best entries of every row: larger value first, then lower position;
 // NaN counts as -inf, -inf is never selected, -0.0 equals +0.0. Emitted in ascending position, padded with -1.
 typedef struct {
   const float* index_logits;      // [rows, stride_logits] f32
   const int32_t* context_lens;    // [rows] s32: entries of the row that exist
-  const int32_t* block_table;     // [rows / rows_per_sequence, max_pages] s32, or null (then topk_slots is null)
+  const int32_t* block_table;     // [num_sequences, max_pages] s32, or null (then topk_slots is null)
+  const int32_t* sequence_of_row; // [rows] s32: line of block_table, -1 slots outside it; null: row / rows_per_sequence
   int32_t* topk_positions;        // [rows, topk] s32, or null
   int32_t* topk_slots;            // [rows, topk] s32: block_table[j / page_size] * page_size + j % page_size, or null
   int32_t* topk_lens;             // [rows] s32: how many were selected, or null
@@ -67,10 +88,12 @@ typedef struct {
   int64_t stride_block_table;
   int32_t rows;
   int32_t rows_per_sequence;      // s_q: rows r of sequence r / rows_per_sequence
+  int32_t num_sequences;          // lines of block_table
   int32_t num_splits;             // blocks per row, 1..64; 1: the three split pointers are not used
   int32_t topk;                   // 1..2048
   int32_t page_size;
   int32_t max_pages;
+  int32_t reserved;               // 0; no struct here has padding, so that its bytes are all defined
 } Sm120TopkSelectParams;
 
 // ---------------------------------------------------------------------------------------------- sparse_mla_decode
@@ -99,6 +122,13 @@ typedef struct {
   int32_t num_splits;
   float sm_scale;                 // 512^-1/2
 } Sm120SparseMlaDecodeParams;
+
+// ---------------------------------------------------------------------------------------------- sparse_mla_prefill
+// sparse_mla_decode without splits: num_splits, o_partial and lse2_partial are not looked at.
+typedef struct {
+  Sm120SparseMlaDecodeParams attention;
+  float* max_logits;              // [t, h] f32: the largest logit, natural; -inf when no row is valid; or null
+} Sm120SparseMlaPrefillParams;
 
 // ---------------------------------------------------------------------------------------------- split_combine
 // M = max_s lse2_s;  o = sum_s 2^(lse2_s - M) o_s / (sum_s 2^(lse2_s - M) + 2^(sink * log2 e - M))

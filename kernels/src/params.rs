@@ -81,10 +81,62 @@ const _: () = {
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct Sm120IndexLogitsPrefillParams {
+    pub index_q: *const ::core::ffi::c_void,
+    pub index_weights: *const f32,
+    pub index_k: Sm120PagedCache,
+    pub block_table: *const i32,
+    pub cu_seqlens_q: *const i32,
+    pub starts: *const i32,
+    pub ends: *const i32,
+    pub index_logits: *mut f32,
+    pub stride_block_table: i64,
+    pub stride_logits: i64,
+    pub t: i32,
+    pub b: i32,
+    pub max_pages: i32,
+    pub clean_logits: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120IndexLogitsPrefillParams"][::core::mem::size_of::<Sm120IndexLogitsPrefillParams>() - 112usize];
+    ["Alignment of Sm120IndexLogitsPrefillParams"][::core::mem::align_of::<Sm120IndexLogitsPrefillParams>() - 8usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::index_q"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, index_q) - 0usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::index_weights"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, index_weights) - 8usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::index_k"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, index_k) - 16usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::block_table"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, block_table) - 40usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::cu_seqlens_q"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, cu_seqlens_q) - 48usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::starts"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, starts) - 56usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::ends"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, ends) - 64usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::index_logits"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, index_logits) - 72usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::stride_block_table"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, stride_block_table) - 80usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::stride_logits"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, stride_logits) - 88usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::t"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, t) - 96usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::b"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, b) - 100usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::max_pages"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, max_pages) - 104usize];
+    ["Offset of field: Sm120IndexLogitsPrefillParams::clean_logits"]
+        [::core::mem::offset_of!(Sm120IndexLogitsPrefillParams, clean_logits) - 108usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct Sm120TopkSelectParams {
     pub index_logits: *const f32,
     pub context_lens: *const i32,
     pub block_table: *const i32,
+    pub sequence_of_row: *const i32,
     pub topk_positions: *mut i32,
     pub topk_slots: *mut i32,
     pub topk_lens: *mut i32,
@@ -95,14 +147,16 @@ pub struct Sm120TopkSelectParams {
     pub stride_block_table: i64,
     pub rows: i32,
     pub rows_per_sequence: i32,
+    pub num_sequences: i32,
     pub num_splits: i32,
     pub topk: i32,
     pub page_size: i32,
     pub max_pages: i32,
+    pub reserved: i32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of Sm120TopkSelectParams"][::core::mem::size_of::<Sm120TopkSelectParams>() - 112usize];
+    ["Size of Sm120TopkSelectParams"][::core::mem::size_of::<Sm120TopkSelectParams>() - 128usize];
     ["Alignment of Sm120TopkSelectParams"][::core::mem::align_of::<Sm120TopkSelectParams>() - 8usize];
     ["Offset of field: Sm120TopkSelectParams::index_logits"]
         [::core::mem::offset_of!(Sm120TopkSelectParams, index_logits) - 0usize];
@@ -110,32 +164,38 @@ const _: () = {
         [::core::mem::offset_of!(Sm120TopkSelectParams, context_lens) - 8usize];
     ["Offset of field: Sm120TopkSelectParams::block_table"]
         [::core::mem::offset_of!(Sm120TopkSelectParams, block_table) - 16usize];
+    ["Offset of field: Sm120TopkSelectParams::sequence_of_row"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, sequence_of_row) - 24usize];
     ["Offset of field: Sm120TopkSelectParams::topk_positions"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, topk_positions) - 24usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, topk_positions) - 32usize];
     ["Offset of field: Sm120TopkSelectParams::topk_slots"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, topk_slots) - 32usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, topk_slots) - 40usize];
     ["Offset of field: Sm120TopkSelectParams::topk_lens"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, topk_lens) - 40usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, topk_lens) - 48usize];
     ["Offset of field: Sm120TopkSelectParams::split_values"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, split_values) - 48usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, split_values) - 56usize];
     ["Offset of field: Sm120TopkSelectParams::split_positions"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, split_positions) - 56usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, split_positions) - 64usize];
     ["Offset of field: Sm120TopkSelectParams::split_arrivals"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, split_arrivals) - 64usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, split_arrivals) - 72usize];
     ["Offset of field: Sm120TopkSelectParams::stride_logits"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_logits) - 72usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_logits) - 80usize];
     ["Offset of field: Sm120TopkSelectParams::stride_block_table"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_block_table) - 80usize];
-    ["Offset of field: Sm120TopkSelectParams::rows"][::core::mem::offset_of!(Sm120TopkSelectParams, rows) - 88usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, stride_block_table) - 88usize];
+    ["Offset of field: Sm120TopkSelectParams::rows"][::core::mem::offset_of!(Sm120TopkSelectParams, rows) - 96usize];
     ["Offset of field: Sm120TopkSelectParams::rows_per_sequence"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, rows_per_sequence) - 92usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, rows_per_sequence) - 100usize];
+    ["Offset of field: Sm120TopkSelectParams::num_sequences"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, num_sequences) - 104usize];
     ["Offset of field: Sm120TopkSelectParams::num_splits"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, num_splits) - 96usize];
-    ["Offset of field: Sm120TopkSelectParams::topk"][::core::mem::offset_of!(Sm120TopkSelectParams, topk) - 100usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, num_splits) - 108usize];
+    ["Offset of field: Sm120TopkSelectParams::topk"][::core::mem::offset_of!(Sm120TopkSelectParams, topk) - 112usize];
     ["Offset of field: Sm120TopkSelectParams::page_size"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, page_size) - 104usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, page_size) - 116usize];
     ["Offset of field: Sm120TopkSelectParams::max_pages"]
-        [::core::mem::offset_of!(Sm120TopkSelectParams, max_pages) - 108usize];
+        [::core::mem::offset_of!(Sm120TopkSelectParams, max_pages) - 120usize];
+    ["Offset of field: Sm120TopkSelectParams::reserved"]
+        [::core::mem::offset_of!(Sm120TopkSelectParams, reserved) - 124usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -216,6 +276,21 @@ const _: () = {
         [::core::mem::offset_of!(Sm120SparseMlaDecodeParams, num_splits) - 192usize];
     ["Offset of field: Sm120SparseMlaDecodeParams::sm_scale"]
         [::core::mem::offset_of!(Sm120SparseMlaDecodeParams, sm_scale) - 196usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120SparseMlaPrefillParams {
+    pub attention: Sm120SparseMlaDecodeParams,
+    pub max_logits: *mut f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120SparseMlaPrefillParams"][::core::mem::size_of::<Sm120SparseMlaPrefillParams>() - 208usize];
+    ["Alignment of Sm120SparseMlaPrefillParams"][::core::mem::align_of::<Sm120SparseMlaPrefillParams>() - 8usize];
+    ["Offset of field: Sm120SparseMlaPrefillParams::attention"]
+        [::core::mem::offset_of!(Sm120SparseMlaPrefillParams, attention) - 0usize];
+    ["Offset of field: Sm120SparseMlaPrefillParams::max_logits"]
+        [::core::mem::offset_of!(Sm120SparseMlaPrefillParams, max_logits) - 200usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -245,14 +245,14 @@ impl<B> TopkSelect<'_, B> {
         const OP: &str = "topk_select";
         size(OP, "rows", self.rows, 0)?;
         within(OP, "topk", self.topk, 1, MAX_TOPK)?;
-        size(OP, "rows_per_sequence", self.rows_per_sequence, 1)?;
-        if !self.rows.is_multiple_of(self.rows_per_sequence) {
-            return refuse(
-                OP,
-                "rows",
-                format!("a multiple of rows_per_sequence ({})", self.rows_per_sequence),
-                self.rows,
-            );
+        if self.sequence_of_row.is_some() {
+            size(OP, "num_sequences", self.num_sequences, 0)?;
+        } else {
+            size(OP, "rows_per_sequence", self.rows_per_sequence, 1)?;
+            if !self.rows.is_multiple_of(self.rows_per_sequence) {
+                let why = format!("a multiple of rows_per_sequence ({})", self.rows_per_sequence);
+                return refuse(OP, "rows", why, self.rows);
+            }
         }
         narrow(OP, "stride_logits", self.stride_logits)?;
         if self.topk_positions.is_none() && self.topk_slots.is_none() {
@@ -267,6 +267,9 @@ impl<B> TopkSelect<'_, B> {
                 size(OP, "page_size", self.page_size, 1)?;
                 size(OP, "max_pages", self.max_pages, 0)?;
             }
+            (None, None) if self.sequence_of_row.is_some() => {
+                return refuse(OP, "sequence_of_row", "none, because there is no block table", "a list");
+            }
             (None, None) => {}
         }
 
@@ -280,9 +283,15 @@ impl<B> TopkSelect<'_, B> {
         buffer(OP, "index_logits", logits, 4, len_bytes(self.index_logits))?;
         buffer(OP, "context_lens", u128::from(rows), 4, len_bytes(self.context_lens))?;
         if let Some(block_table) = self.block_table {
-            let sequences = rows / u64::from(self.rows_per_sequence);
+            let sequences = match self.sequence_of_row {
+                Some(_) => u64::from(self.num_sequences),
+                None => rows / u64::from(self.rows_per_sequence),
+            };
             let table = addressed(&[(sequences, self.stride_block_table)], u64::from(self.max_pages));
             buffer(OP, "block_table", table, 4, len_bytes(block_table))?;
+        }
+        if let Some(lines) = self.sequence_of_row {
+            buffer(OP, "sequence_of_row", u128::from(rows), 4, len_bytes(lines))?;
         }
         let chosen = u128::from(rows) * u128::from(self.topk);
         if let Some(positions) = &self.topk_positions {

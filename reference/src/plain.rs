@@ -153,6 +153,7 @@ pub fn topk_select(args: &TopkSelect<'_, Bytes>) -> Selection {
     let (rows, topk, stride) = (args.rows as usize, args.topk as usize, args.stride_logits as usize);
     let lens = s32s(args.context_lens);
     let table = args.block_table.map(|t| s32s(t));
+    let sequences = args.sequence_of_row.map(|s| s32s(s));
     let mut result = Selection { positions: Vec::new(), slots: Vec::new(), lens: Vec::new() };
     for (row, &len) in lens.iter().enumerate().take(rows) {
         let n = clamp_len(len, args.stride_logits);
@@ -162,10 +163,14 @@ pub fn topk_select(args: &TopkSelect<'_, Bytes>) -> Selection {
         let pad = std::iter::repeat_n(-1, topk - chosen.len());
         result.positions.extend(chosen.iter().map(|&j| j as i32).chain(pad.clone()));
         if let Some(table) = &table {
-            let line = row / args.rows_per_sequence as usize * args.stride_block_table as usize;
+            let sequence = match &sequences {
+                Some(of_row) => usize::try_from(of_row[row]).ok().filter(|&line| line < args.num_sequences as usize),
+                None => Some(row / args.rows_per_sequence as usize),
+            };
             let slot = |&j: &usize| {
                 let column = j / args.page_size as usize;
-                let page = if column < args.max_pages as usize { table[line + column] } else { -1 };
+                let line = sequence.filter(|_| column < args.max_pages as usize);
+                let page = line.map_or(-1, |line| table[line * args.stride_block_table as usize + column]);
                 // Slots have 31 bits; a page id whose slots have more is the caller's error, not a panic here.
                 let offset = (j % args.page_size as usize) as i32;
                 if page < 0 { -1 } else { page.wrapping_mul(args.page_size as i32).wrapping_add(offset) }

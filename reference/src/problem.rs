@@ -230,10 +230,12 @@ pub struct TopkProblem {
     pub context_lens: Memory,
     /// With it, slots are asked for.
     pub block_table: Option<Memory>,
+    pub sequence_of_row: Option<Memory>,
     pub want_positions: bool,
     pub want_lens: bool,
     pub rows: u32,
     pub rows_per_sequence: u32,
+    pub num_sequences: u32,
     pub topk: u32,
     pub page_size: u32,
     pub max_pages: u32,
@@ -438,6 +440,7 @@ impl TopkProblem {
         let index_logits = self.index_logits.load(ops, fill)?;
         let context_lens = self.context_lens.load(ops, fill)?;
         let block_table = self.block_table.as_ref().map(|t| t.load(ops, fill)).transpose()?;
+        let sequence_of_row = self.sequence_of_row.as_ref().map(|s| s.load(ops, fill)).transpose()?;
         let chosen = 4 * u64::from(self.rows) * u64::from(self.topk);
         let wanted = |name, len, want: bool| want.then(|| output(ops, name, len)).transpose();
         let mut positions = wanted("topk_positions", chosen, self.want_positions)?;
@@ -447,11 +450,13 @@ impl TopkProblem {
             index_logits: &index_logits,
             context_lens: &context_lens,
             block_table: block_table.as_ref(),
+            sequence_of_row: sequence_of_row.as_ref(),
             topk_positions: positions.as_mut(),
             topk_slots: slots.as_mut(),
             topk_lens: lens.as_mut(),
             rows: self.rows,
             rows_per_sequence: self.rows_per_sequence,
+            num_sequences: self.num_sequences,
             topk: self.topk,
             page_size: self.page_size,
             max_pages: self.max_pages,
@@ -463,15 +468,18 @@ impl TopkProblem {
 
     fn expected(&self) -> Vec<ExpectedOutput> {
         let table = self.block_table.as_ref().map(Memory::image);
+        let sequence_of_row = self.sequence_of_row.as_ref().map(Memory::image);
         let chosen = plain::topk_select(&TopkSelect {
             index_logits: &self.index_logits.image(),
             context_lens: &self.context_lens.image(),
             block_table: table.as_ref(),
+            sequence_of_row: sequence_of_row.as_ref(),
             topk_positions: None,
             topk_slots: None,
             topk_lens: None,
             rows: self.rows,
             rows_per_sequence: self.rows_per_sequence,
+            num_sequences: self.num_sequences,
             topk: self.topk,
             page_size: self.page_size,
             max_pages: self.max_pages,

@@ -63,12 +63,17 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
             vec![Lines::of(p.b, row, row)]
         }
         Problem::TopkSelect(p) => {
-            let together = u64::from(p.rows_per_sequence);
-            let sequences = p.rows / p.rows_per_sequence;
+            // Rows that name their line of the table change places one by one, and the table stays.
+            let named = p.sequence_of_row.is_some();
+            let together = if named { 1 } else { u64::from(p.rows_per_sequence) };
+            let sequences = p.rows / together as u32;
             let count = u64::from(sequences);
             p.index_logits = memory(&p.index_logits, count, 4 * together * p.stride_logits);
             p.context_lens = memory(&p.context_lens, count, 4 * together);
-            p.block_table = p.block_table.as_ref().map(|table| memory(table, count, 4 * p.stride_block_table));
+            p.sequence_of_row = p.sequence_of_row.as_ref().map(|lines| memory(lines, count, 4));
+            if let Some(table) = p.block_table.as_ref().filter(|_| !named) {
+                p.block_table = Some(memory(table, count, 4 * p.stride_block_table));
+            }
             let chosen = 4 * together * u64::from(p.topk);
             let mut lines = Vec::new();
             lines.extend(p.want_positions.then(|| Lines::of(sequences, chosen, chosen)));

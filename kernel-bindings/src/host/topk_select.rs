@@ -63,8 +63,14 @@ pub(super) fn run(args: TopkSelect<'_, HostBuffer>) {
             if column >= args.max_pages {
                 return -1;
             }
-            let sequence = row / args.rows_per_sequence as usize;
-            let page = s32_at(&table.bytes, sequence * stride_table + column as usize);
+            let sequence = match args.sequence_of_row {
+                Some(of_row) => s32_at(&of_row.bytes, row),
+                None => (row / args.rows_per_sequence as usize) as i32,
+            };
+            if sequence < 0 || args.sequence_of_row.is_some() && sequence as u32 >= args.num_sequences {
+                return -1;
+            }
+            let page = s32_at(&table.bytes, sequence as usize * stride_table + column as usize);
             if page < 0 { -1 } else { page.wrapping_mul(page_size as i32).wrapping_add(offset as i32) }
         });
     }

@@ -13,7 +13,7 @@ const SLICE: u64 = TILE / 2;
 /// Blocks per row that the kernel accepts.
 const MAX_SPLITS: u32 = 64;
 
-// SAFETY: 112 bytes of fields in 112 bytes (asserted beside the generated struct), no padding.
+// SAFETY: 128 bytes of fields in 128 bytes (asserted beside the generated struct), no padding.
 unsafe impl ParamStruct for Sm120TopkSelectParams {}
 
 /// Blocks per row: slices of [`SLICE`] entries as far as there are SMs for them. Lengths stand in device memory, so the
@@ -59,6 +59,7 @@ impl<D: Device> KernelOps<D> {
             index_logits: device.address(args.index_logits) as *const _,
             context_lens: device.address(args.context_lens) as *const _,
             block_table: address(args.block_table) as *const _,
+            sequence_of_row: address(args.sequence_of_row) as *const _,
             topk_positions: address(args.topk_positions.as_deref()) as *mut _,
             topk_slots: address(args.topk_slots.as_deref()) as *mut _,
             topk_lens: address(args.topk_lens.as_deref()) as *mut _,
@@ -68,11 +69,16 @@ impl<D: Device> KernelOps<D> {
             stride_logits: args.stride_logits as i64,
             stride_block_table: args.stride_block_table as i64,
             rows: args.rows as i32,
-            rows_per_sequence: args.rows_per_sequence as i32,
+            rows_per_sequence: args.rows_per_sequence.max(1) as i32,
+            num_sequences: match args.sequence_of_row {
+                Some(_) => args.num_sequences as i32,
+                None => (args.rows / args.rows_per_sequence) as i32,
+            },
             num_splits: num_splits as i32,
             topk: args.topk as i32,
             page_size: args.page_size as i32,
             max_pages: args.max_pages as i32,
+            reserved: 0,
         };
         if num_splits == 1 {
             return self.run(Operation::TopkSelect, "", grid, &params);

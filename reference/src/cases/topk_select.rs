@@ -100,6 +100,8 @@ pub struct Shape {
     pub lens: bool,
     /// Rows per sequence.
     pub rows_per_sequence: u32,
+    /// Line of the block table of every row, and how many lines there are; absent: by `rows_per_sequence`.
+    pub sequence_of_row: Option<(Vec<i32>, u32)>,
     /// Rows per page.
     pub page_size: u32,
     /// Columns of the table beyond the last page in use.
@@ -118,6 +120,7 @@ impl Default for Shape {
             positions: true,
             lens: true,
             rows_per_sequence: 1,
+            sequence_of_row: None,
             page_size: 64,
             table_pad: 0,
             logits_pad: 0,
@@ -149,7 +152,10 @@ impl Shape {
 
         let max_pages = stride.div_ceil(u64::from(self.page_size));
         let stride_block_table = max_pages + self.table_pad;
-        let sequences = lens.len() / self.rows_per_sequence as usize;
+        let sequences = match &self.sequence_of_row {
+            Some((_, lines)) => *lines as usize,
+            None => lens.len() / self.rows_per_sequence as usize,
+        };
         let block_table = self.slots.then(|| {
             let mut table = Memory::undefined("block_table", 4 * stride_block_table * sequences as u64);
             for sequence in 0..sequences {
@@ -169,10 +175,16 @@ impl Shape {
             index_logits,
             context_lens: Memory::full("context_lens", s32_bytes(&lens)),
             block_table,
+            sequence_of_row: self
+                .sequence_of_row
+                .as_ref()
+                .map(|(lines, _)| Memory::full("sequence_of_row", s32_bytes(lines))),
             want_positions: self.positions,
             want_lens: self.lens,
             rows: lens.len() as u32,
-            rows_per_sequence: self.rows_per_sequence,
+            // 0 where it must not be looked at
+            rows_per_sequence: if self.sequence_of_row.is_some() { 0 } else { self.rows_per_sequence },
+            num_sequences: self.sequence_of_row.as_ref().map_or(0, |(_, lines)| *lines),
             topk: self.topk,
             page_size: self.page_size,
             max_pages: max_pages as u32,
@@ -238,6 +250,17 @@ pub fn cases() -> Vec<Case> {
     add(Quick, "slots_only".into(), Shape { positions: false, lens: false, ..of(16, &plateau) });
     let four = [(100, normal), (10, normal), (0, normal), (90, Row::Plateau)];
     add(Quick, "two_rows_per_sequence".into(), Shape { rows_per_sequence: 2, table_pad: 5, ..of(16, &four) });
+    let five = [(100, normal), (10, normal), (0, normal), (90, Row::Plateau), (33, normal)];
+    let lines = |lines: &[i32], count| Some((lines.to_vec(), count));
+    let ragged = Shape { sequence_of_row: lines(&[0, 0, 0, 2, 2], 3), table_pad: 3, ..of(16, &five) };
+    add(Quick, "sequence_of_row".into(), ragged.clone());
+    let outside = lines(&[2, -1, i32::MIN, 3, i32::MAX], 3);
+    add(Quick, "sequence_of_row_outside_the_table".into(), Shape { sequence_of_row: outside, ..ragged.clone() });
+    add(
+        Quick,
+        "sequence_of_row_without_lines".into(),
+        Shape { sequence_of_row: lines(&[0, 1, 0, 0, -1], 0), ..ragged },
+    );
     add(Quick, "page_of_2_rows".into(), Shape { page_size: 2, ..of(16, &plateau) });
     add(Quick, "page_of_61_rows".into(), Shape { page_size: 61, ..of(16, &plateau) });
 

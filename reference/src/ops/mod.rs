@@ -145,16 +145,20 @@ pub struct IndexLogitsDecode<'a, B> {
 /// the values are (they are not read). Otherwise the `topk` best entries of `0..n`: larger value first, then lower
 /// position; -0.0 equals +0.0, NaN counts as -inf, -inf is never selected. Positions come out ascending, -1 behind them.
 /// The slot of position `j` is `block_table[j / page_size] * page_size + j % page_size`, or -1 (in its place) if the page
-/// id is negative or `j / page_size >= max_pages`. At least one of the two lists is asked for; a block table is given
-/// exactly when slots are.
+/// id is negative or `j / page_size >= max_pages`. Row `r` reads line `r / rows_per_sequence` of the table, or line
+/// `sequence_of_row[r]` where that is given; outside `0..num_sequences`, all its slots are -1. At least one of the two lists
+/// is asked for; a block table is given exactly when slots are.
 #[derive(Debug)]
 pub struct TopkSelect<'a, B> {
     /// `[rows, stride_logits]` f32.
     pub index_logits: &'a B,
     /// `[rows]` s32.
     pub context_lens: &'a B,
-    /// `[rows / rows_per_sequence, max_pages]` s32; needed for `topk_slots`.
+    /// `[rows / rows_per_sequence, max_pages]` s32, or `[num_sequences, max_pages]` with `sequence_of_row`; needed for
+    /// `topk_slots`.
     pub block_table: Option<&'a B>,
+    /// `[rows]` s32: line of the block table; absent: rows stand `rows_per_sequence` to a line. Only with a block table.
+    pub sequence_of_row: Option<&'a B>,
     /// Out `[rows, topk]` s32, ascending, -1 at the tail.
     pub topk_positions: Option<&'a mut B>,
     /// Out `[rows, topk]` s32, the same entries as slots.
@@ -163,8 +167,10 @@ pub struct TopkSelect<'a, B> {
     pub topk_lens: Option<&'a mut B>,
     /// Rows.
     pub rows: u32,
-    /// Rows that share one line of the block table.
+    /// Rows that share one line of the block table; not looked at with `sequence_of_row`.
     pub rows_per_sequence: u32,
+    /// Lines of the block table; looked at with `sequence_of_row` only.
+    pub num_sequences: u32,
     /// 1 to 2048.
     pub topk: u32,
     /// Rows per page of the cache that the slots point into.
