@@ -31,6 +31,7 @@ pub fn index_logits(format: IndexKFormat, b: u32, rows: u32, seed: u64) -> Index
         IndexKFormat::Bf16 => {
             (small_bf16(&mut rng, queries), small_bf16(&mut rng, (pages.num_pages * PAGE * 128) as usize))
         }
+        other => unreachable!("{} is not measured", other.name()),
     };
     let weights: Vec<u8> = (0..b * 64).flat_map(|_| ((rng.normal() * 0.011) as f32).to_le_bytes()).collect();
     let lens: Vec<u8> = (0..b).flat_map(|_| (rows as i32).to_le_bytes()).collect();
@@ -45,6 +46,7 @@ pub fn index_logits(format: IndexKFormat, b: u32, rows: u32, seed: u64) -> Index
         context_lens: Memory::full("context_lens", lens),
         b,
         s_q: 1,
+        index_heads: 64,
         max_pages: pages_each,
         stride_block_table: u64::from(pages_each),
         stride_logits,

@@ -5,7 +5,7 @@ use crate::report::StepRow;
 use engine::attention::{AttentionStep, Compressed, Indexer, NewRows, Selection, decode_attention, window_slots};
 use kernel_bindings::host::HostOps;
 use kernel_bindings::layout;
-use reference::ops::{IndexKFormat, IndexKWrite, KvFormat, KvWrite, Ops, OpsError, ScaleRule};
+use reference::ops::{Dtype, IndexKFormat, IndexKWrite, KvFormat, KvWrite, Ops, OpsError, ScaleRule};
 use reference::rng::Rng;
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,7 @@ impl Batch {
         let past = upload("slot_mapping", &mapping(false))?;
         let past_window = upload("slot_mapping", &window_mapping(false))?;
         let kv = |rows, slot_mapping, cache, pages, t| KvWrite {
+            dtype: Dtype::Bf16,
             format: self.format,
             rows,
             slot_mapping,
@@ -135,6 +136,7 @@ impl Batch {
         ops.kv_write(kv(&compressed_rows, &past, &mut compressed_kv, pages, t_rows))?;
         ops.kv_write(kv(&window_rows, &past_window, &mut window_kv, window_pages, t_window))?;
         ops.index_k_write(IndexKWrite {
+            dtype: Dtype::Bf16,
             format: self.index_format,
             scale_rule: ScaleRule::Exact,
             rows: &index_rows,

@@ -4,9 +4,10 @@
 //! of the implementation that runs it; the only host-side work is the list of window slots, a pure function of positions
 //! and block tables.
 
+use reference::layout::INDEX_HEADS;
 use reference::ops::{
-    IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Paged, Pages, ScaleRule, SlotList,
-    SparseMlaDecode, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Paged, Pages, ScaleRule,
+    SlotList, SparseMlaDecode, TopkSelect,
 };
 
 /// Slots of the window of a query at `position`: positions `max(0, position - window + 1) ..= position` in order, then
@@ -150,6 +151,7 @@ pub fn decode_attention<O: Ops>(ops: &O, step: AttentionStep<'_, O::Buffer>) -> 
     };
     let attend = |compressed: Option<SlotList<'_, O::Buffer>>, out: &mut O::Buffer, lse: &mut O::Buffer| {
         ops.sparse_mla_decode(SparseMlaDecode {
+            dtype: Dtype::Bf16,
             format,
             q,
             window: window_list,
@@ -205,7 +207,8 @@ fn write_kv<O: Ops>(
     pages: Pages,
 ) -> Result<(), OpsError> {
     let NewRows { rows, slot_mapping, t } = *new;
-    ops.kv_write(KvWrite { format, rows, slot_mapping, cache, pages, t, stride_rows: 512 })
+    let stride_rows = u64::from(format.d());
+    ops.kv_write(KvWrite { dtype: Dtype::Bf16, format, rows, slot_mapping, cache, pages, t, stride_rows })
 }
 
 /// Index keys written, scored and the best rows picked as slots of the compressed pool.
@@ -218,6 +221,7 @@ fn pick_rows<O: Ops>(
 ) -> Result<(), OpsError> {
     if let Some(NewRows { rows, slot_mapping, t }) = indexer.new_rows {
         ops.index_k_write(IndexKWrite {
+            dtype: Dtype::Bf16,
             format: indexer.format,
             scale_rule: indexer.scale_rule,
             rows,
@@ -238,6 +242,7 @@ fn pick_rows<O: Ops>(
         index_logits: indexer.index_logits,
         b,
         s_q,
+        index_heads: INDEX_HEADS as u32,
         max_pages: compressed.max_pages,
         stride_block_table: u64::from(compressed.max_pages),
         stride_logits: indexer.stride_logits,

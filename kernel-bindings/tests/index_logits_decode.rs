@@ -194,6 +194,7 @@ fn planned(ops: &KernelOps<Emulated>, problem: &IndexLogitsProblem, plan: &Split
         index_logits: &mut logits,
         b: problem.b,
         s_q: problem.s_q,
+        index_heads: problem.index_heads,
         max_pages: problem.max_pages,
         stride_block_table: problem.stride_block_table,
         stride_logits: problem.stride_logits,

@@ -5,14 +5,11 @@
 //! lives on a device (context lengths, slots, page ids) is not looked at; what odd values there mean is part of each
 //! operation's contract. An empty batch is valid.
 
-use crate::layout::{D_INDEX, D_KV, INDEX_HEADS, LOGITS_STRIDE_MULTIPLE, MAX_TOPK};
+use crate::layout::{D_KV, LOGITS_STRIDE_MULTIPLE, MAX_F32_CHANNELS, MAX_HEADS, MAX_INDEX_HEADS, MAX_TOPK};
 use crate::ops::{
-    IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, OpsError, Pages, SlotList, SparseMlaDecode,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, OpsError, Pages, SlotList, SparseMlaDecode,
     SplitCombine, TopkSelect,
 };
-
-/// Heads that the attention operations accept.
-pub const HEADS: [u32; 5] = [8, 16, 32, 64, 128];
 
 /// Elements of a bf16 tensor between two rows that kernels read in 16-byte pieces.
 const BF16_VECTOR: u64 = 8;
@@ -64,11 +61,9 @@ fn within(op: &'static str, tensor: &'static str, value: u32, least: u32, most: 
     Ok(())
 }
 
-fn heads(op: &'static str, h: u32) -> Result<(), OpsError> {
-    if !HEADS.contains(&h) {
-        return refuse(op, "h", "8, 16, 32, 64 or 128", h);
-    }
-    Ok(())
+/// The width of f32 rows; other formats have a fixed one.
+fn channels(op: &'static str, d: u32) -> Result<(), OpsError> {
+    within(op, "format.d", d, 1, MAX_F32_CHANNELS)
 }
 
 /// A product of sizes that a kernel counts in 32 bits.
@@ -90,6 +85,14 @@ fn stride_multiple(op: &'static str, tensor: &'static str, value: u64, of: u64) 
         return refuse(op, tensor, format!("a multiple of {of} elements"), value);
     }
     Ok(())
+}
+
+/// A stride that kernels step by in 16-byte pieces. f32 tensors are for the host, which does not care.
+fn stride_vector(op: &'static str, tensor: &'static str, value: u64, dtype: Dtype) -> Result<(), OpsError> {
+    match dtype {
+        Dtype::Bf16 => stride_multiple(op, tensor, value, BF16_VECTOR),
+        Dtype::F32 => Ok(()),
+    }
 }
 
 /// Elements up to the last one addressed: `extents` with their strides, outermost first, then `inner` contiguous ones.
@@ -214,6 +217,8 @@ impl<B> IndexLogitsDecode<'_, B> {
         size(OP, "b", self.b, 0)?;
         within(OP, "s_q", self.s_q, 1, 4)?;
         product(OP, "b * s_q", &[self.b, self.s_q])?;
+        within(OP, "index_heads", self.index_heads, 1, MAX_INDEX_HEADS)?;
+        channels(OP, self.format.d())?;
         size(OP, "max_pages", self.max_pages, 0)?;
         let rule = index_rule(OP, self.format, INDEX_K);
         rule.sizes(&self.index_k.pages)?;
@@ -226,9 +231,9 @@ impl<B> IndexLogitsDecode<'_, B> {
         stride_least(OP, "stride_logits", self.stride_logits, columns)?;
 
         let (b, rows) = (u64::from(self.b), u64::from(self.b) * u64::from(self.s_q));
-        let query = (INDEX_HEADS * D_INDEX) as u64;
-        buffer(OP, "index_q", addressed(&[(rows, query)], query), self.format.query_bytes(), len_bytes(self.index_q))?;
-        let heads = INDEX_HEADS as u64;
+        let heads = u64::from(self.index_heads);
+        let query = heads * self.format.query_head_bytes();
+        buffer(OP, "index_q", addressed(&[(rows, query)], query), 1, len_bytes(self.index_q))?;
         buffer(OP, "index_weights", addressed(&[(rows, heads)], heads), 4, len_bytes(self.index_weights))?;
         rule.length(&self.index_k.pages, len_bytes(self.index_k.buffer))?;
         let table = addressed(&[(b, self.stride_block_table)], u64::from(self.max_pages));
@@ -335,18 +340,29 @@ fn list_length<B>(
     Ok(())
 }
 
-/// Strides of a `[t, h, 512]` bf16 tensor.
-fn attention_strides(op: &'static str, names: [&'static str; 2], strides: [u64; 2], h: u32) -> Result<(), OpsError> {
-    let [stride_t, stride_h] = strides;
-    stride_least(op, names[1], stride_h, D_KV as u64)?;
-    stride_multiple(op, names[1], stride_h, BF16_VECTOR)?;
-    let token = addressed(&[(u64::from(h), stride_h)], D_KV as u64);
-    stride_least(op, names[0], stride_t, u64::try_from(token).unwrap_or(u64::MAX))?;
-    stride_multiple(op, names[0], stride_t, BF16_VECTOR)
+/// Queries or outputs, `[t, h, d]`.
+struct Heads {
+    op: &'static str,
+    dtype: Dtype,
+    t: u32,
+    h: u32,
+    d: u64,
 }
 
-fn attention_elements(t: u32, h: u32, strides: [u64; 2]) -> u128 {
-    addressed(&[(u64::from(t), strides[0]), (u64::from(h), strides[1])], D_KV as u64)
+impl Heads {
+    fn strides(&self, names: [&'static str; 2], strides: [u64; 2]) -> Result<(), OpsError> {
+        let [stride_t, stride_h] = strides;
+        stride_least(self.op, names[1], stride_h, self.d)?;
+        stride_vector(self.op, names[1], stride_h, self.dtype)?;
+        let token = addressed(&[(u64::from(self.h), stride_h)], self.d);
+        stride_least(self.op, names[0], stride_t, u64::try_from(token).unwrap_or(u64::MAX))?;
+        stride_vector(self.op, names[0], stride_t, self.dtype)
+    }
+
+    fn length(&self, tensor: &'static str, strides: [u64; 2], len_bytes: u64) -> Result<(), OpsError> {
+        let elements = addressed(&[(u64::from(self.t), strides[0]), (u64::from(self.h), strides[1])], self.d);
+        buffer(self.op, tensor, elements, self.dtype.bytes(), len_bytes)
+    }
 }
 
 impl<B> SparseMlaDecode<'_, B> {
@@ -354,7 +370,8 @@ impl<B> SparseMlaDecode<'_, B> {
     pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
         const OP: &str = "sparse_mla_decode";
         size(OP, "t", self.t, 0)?;
-        heads(OP, self.h)?;
+        within(OP, "h", self.h, 1, MAX_HEADS)?;
+        channels(OP, self.format.d())?;
         product(OP, "t * h", &[self.t, self.h])?;
         if self.num_splits == Some(0) {
             return refuse(OP, "num_splits", "at least 1", 0);
@@ -382,10 +399,11 @@ impl<B> SparseMlaDecode<'_, B> {
             compressed_rule.strides(&list.cache.pages)?;
             stride_least(OP, TOPK_LIST.stride, list.stride_slots, u64::from(list.width))?;
         }
-        attention_strides(OP, ["stride_q_t", "stride_q_h"], self.stride_q, self.h)?;
-        attention_strides(OP, ["stride_out_t", "stride_out_h"], self.stride_out, self.h)?;
+        let heads = Heads { op: OP, dtype: self.dtype, t: self.t, h: self.h, d: u64::from(self.format.d()) };
+        heads.strides(["stride_q_t", "stride_q_h"], self.stride_q)?;
+        heads.strides(["stride_out_t", "stride_out_h"], self.stride_out)?;
 
-        buffer(OP, "q", attention_elements(self.t, self.h, self.stride_q), 2, len_bytes(self.q))?;
+        heads.length("q", self.stride_q, len_bytes(self.q))?;
         window_rule.length(&self.window.cache.pages, len_bytes(self.window.cache.buffer))?;
         list_length(OP, &WINDOW_LIST, &self.window, self.t, &len_bytes)?;
         if let Some(list) = &self.compressed {
@@ -395,7 +413,7 @@ impl<B> SparseMlaDecode<'_, B> {
         if let Some(sink) = self.attn_sink {
             buffer(OP, "attn_sink", u128::from(self.h), 4, len_bytes(sink))?;
         }
-        buffer(OP, "out", attention_elements(self.t, self.h, self.stride_out), 2, len_bytes(self.out))?;
+        heads.length("out", self.stride_out, len_bytes(self.out))?;
         buffer(OP, "lse", u128::from(self.t) * u128::from(self.h), 4, len_bytes(self.lse))
     }
 }
@@ -405,11 +423,12 @@ impl<B> SplitCombine<'_, B> {
     pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
         const OP: &str = "split_combine";
         size(OP, "t", self.t, 0)?;
-        heads(OP, self.h)?;
+        within(OP, "h", self.h, 1, MAX_HEADS)?;
         size(OP, "num_splits", self.num_splits, 1)?;
         product(OP, "num_splits * t * h", &[self.num_splits, self.t, self.h])?;
 
-        attention_strides(OP, ["stride_out_t", "stride_out_h"], self.stride_out, self.h)?;
+        let heads = Heads { op: OP, dtype: Dtype::Bf16, t: self.t, h: self.h, d: D_KV as u64 };
+        heads.strides(["stride_out_t", "stride_out_h"], self.stride_out)?;
 
         let rows = u128::from(self.t) * u128::from(self.h);
         let partials = u128::from(self.num_splits) * rows;
@@ -418,62 +437,64 @@ impl<B> SplitCombine<'_, B> {
         if let Some(sink) = self.attn_sink {
             buffer(OP, "attn_sink", u128::from(self.h), 4, len_bytes(sink))?;
         }
-        buffer(OP, "out", attention_elements(self.t, self.h, self.stride_out), 2, len_bytes(self.out))?;
+        heads.length("out", self.stride_out, len_bytes(self.out))?;
         buffer(OP, "lse", rows, 4, len_bytes(self.lse))
     }
 }
 
-/// The two writers differ in format and row width only.
-#[allow(clippy::too_many_arguments)] // one call each below; a record would only repeat the names
-fn write_check(
-    rule: &PageRule,
-    pages: &Pages,
+/// Rows that a writer reads; the two writers differ in format and row width only.
+struct Written<'a> {
+    rule: PageRule,
+    pages: &'a Pages,
+    dtype: Dtype,
     t: u32,
-    width: u64,
+    d: u32,
     stride_rows: u64,
-    rows_len: u64,
-    mapping_len: u64,
-    cache_len: u64,
-) -> Result<(), OpsError> {
-    let op = rule.op;
-    size(op, "t", t, 0)?;
-    rule.sizes(pages)?;
-    rule.strides(pages)?;
-    stride_least(op, "stride_rows", stride_rows, width)?;
-    stride_multiple(op, "stride_rows", stride_rows, BF16_VECTOR)?;
-    buffer(op, "rows", addressed(&[(u64::from(t), stride_rows)], width), 2, rows_len)?;
-    buffer(op, "slot_mapping", u128::from(t), 4, mapping_len)?;
-    rule.length(pages, cache_len)
+}
+
+impl Written<'_> {
+    /// With the sizes of `rows`, `slot_mapping` and `cache`.
+    fn check(&self, [rows, mapping, cache]: [u64; 3]) -> Result<(), OpsError> {
+        let (op, d) = (self.rule.op, u64::from(self.d));
+        size(op, "t", self.t, 0)?;
+        channels(op, self.d)?;
+        self.rule.sizes(self.pages)?;
+        self.rule.strides(self.pages)?;
+        stride_least(op, "stride_rows", self.stride_rows, d)?;
+        stride_vector(op, "stride_rows", self.stride_rows, self.dtype)?;
+        let elements = addressed(&[(u64::from(self.t), self.stride_rows)], d);
+        buffer(op, "rows", elements, self.dtype.bytes(), rows)?;
+        buffer(op, "slot_mapping", u128::from(self.t), 4, mapping)?;
+        self.rule.length(self.pages, cache)
+    }
 }
 
 impl<B> KvWrite<'_, B> {
     /// Refuses operands that do not fit together; `len_bytes` is the size of a buffer.
     pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
-        write_check(
-            &kv_rule("kv_write", self.format, CACHE),
-            &self.pages,
-            self.t,
-            D_KV as u64,
-            self.stride_rows,
-            len_bytes(self.rows),
-            len_bytes(self.slot_mapping),
-            len_bytes(self.cache),
-        )
+        Written {
+            rule: kv_rule("kv_write", self.format, CACHE),
+            pages: &self.pages,
+            dtype: self.dtype,
+            t: self.t,
+            d: self.format.d(),
+            stride_rows: self.stride_rows,
+        }
+        .check([len_bytes(self.rows), len_bytes(self.slot_mapping), len_bytes(self.cache)])
     }
 }
 
 impl<B> IndexKWrite<'_, B> {
     /// Refuses operands that do not fit together; `len_bytes` is the size of a buffer.
     pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
-        write_check(
-            &index_rule("index_k_write", self.format, CACHE),
-            &self.pages,
-            self.t,
-            D_INDEX as u64,
-            self.stride_rows,
-            len_bytes(self.rows),
-            len_bytes(self.slot_mapping),
-            len_bytes(self.cache),
-        )
+        Written {
+            rule: index_rule("index_k_write", self.format, CACHE),
+            pages: &self.pages,
+            dtype: self.dtype,
+            t: self.t,
+            d: self.format.d(),
+            stride_rows: self.stride_rows,
+        }
+        .check([len_bytes(self.rows), len_bytes(self.slot_mapping), len_bytes(self.cache)])
     }
 }

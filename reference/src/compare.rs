@@ -11,6 +11,7 @@ use ndarray::Dimension;
 use serde::Serialize;
 
 use crate::formats::{bf16, f32s, s32s};
+use crate::ops::Dtype;
 use crate::plain::Cells;
 
 /// How far an output may be from the exact result.
@@ -31,6 +32,15 @@ pub enum Float {
     F32,
     /// 2 bytes.
     Bf16,
+}
+
+impl From<Dtype> for Float {
+    fn from(dtype: Dtype) -> Float {
+        match dtype {
+            Dtype::F32 => Float::F32,
+            Dtype::Bf16 => Float::Bf16,
+        }
+    }
 }
 
 impl Float {

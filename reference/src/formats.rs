@@ -163,6 +163,27 @@ pub fn quantise_mxfp4_tile(tile: &[f32; MXFP4_TILE]) -> (u8, [u8; MXFP4_TILE]) {
     (scale, tile.map(|x| e2m1_encode(x / s)))
 }
 
+/// An fp4 index row: 64 bytes of two codes each, the low nibble that of the even channel, and 4 scales.
+pub fn quantise_fp4_row(row: &[f32; D_INDEX]) -> ([u8; D_INDEX / 2], [u8; D_INDEX / MXFP4_TILE]) {
+    let mut codes = [0; D_INDEX / 2];
+    let scales = std::array::from_fn(|tile| {
+        let from = tile * MXFP4_TILE;
+        let (scale, of_tile) = quantise_mxfp4_tile(&std::array::from_fn(|c| row[from + c]));
+        for (byte, pair) in codes[from / 2..].iter_mut().zip(of_tile.chunks_exact(2)) {
+            *byte = pair[0] | pair[1] << 4;
+        }
+        scale
+    });
+    (codes, scales)
+}
+
+/// Values of an fp4 index row or of the fp4 query of a head.
+pub fn fp4_values(codes: &[u8], scales: &[u8]) -> Vec<f64> {
+    let code = |c: usize| codes[c / 2] >> (4 * (c % 2)) & 0xf;
+    let scale = |c: usize| f64::from(ue8m0_decode(scales[c / MXFP4_TILE]));
+    (0..D_INDEX).map(|c| f64::from(e2m1_decode(code(c))) * scale(c)).collect()
+}
+
 /// Hadamard transform of length 128 in Sylvester order, times 128^-1/2: `H[i][j] = (-1)^popcount(i & j)`. Its own
 /// inverse. Sums in f64, rounded to f32 once.
 pub fn hadamard(row: &[f32; D_INDEX]) -> [f32; D_INDEX] {

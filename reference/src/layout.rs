@@ -18,8 +18,14 @@ pub const NOPE_TILE: usize = 64;
 pub const NOPE_TILES: usize = D_NOPE / NOPE_TILE;
 /// Channels of an index-K row.
 pub const D_INDEX: usize = 128;
-/// Heads of the indexer.
+/// Heads of the indexer of V4.
 pub const INDEX_HEADS: usize = 64;
+/// Most heads of an indexer.
+pub const MAX_INDEX_HEADS: u32 = 128;
+/// Most heads of attention.
+pub const MAX_HEADS: u32 = 256;
+/// Most channels of an f32 row.
+pub const MAX_F32_CHANNELS: u32 = 8192;
 /// Largest `topk` of a selection.
 pub const MAX_TOPK: u32 = 2048;
 /// The row stride of index logits is a multiple of this many elements (1,024 bytes).
@@ -36,6 +42,15 @@ impl KvFormat {
         match self {
             KvFormat::V4Fp8 => "v4_fp8",
             KvFormat::Bf16 => "bf16",
+            KvFormat::F32 { .. } => "f32",
+        }
+    }
+
+    /// Channels of a row.
+    pub fn d(self) -> u32 {
+        match self {
+            KvFormat::V4Fp8 | KvFormat::Bf16 => D_KV as u32,
+            KvFormat::F32 { d } => d,
         }
     }
 
@@ -44,6 +59,7 @@ impl KvFormat {
         match self {
             KvFormat::V4Fp8 => V4_DATA + V4_FOOTER,
             KvFormat::Bf16 => 2 * D_KV as u64,
+            KvFormat::F32 { d } => 4 * u64::from(d),
         }
     }
 
@@ -51,7 +67,7 @@ impl KvFormat {
     pub fn page_align(self) -> u64 {
         match self {
             KvFormat::V4Fp8 => 576,
-            KvFormat::Bf16 => 16,
+            KvFormat::Bf16 | KvFormat::F32 { .. } => 16,
         }
     }
 
@@ -72,6 +88,16 @@ impl IndexKFormat {
         match self {
             IndexKFormat::Fp8 => "fp8",
             IndexKFormat::Bf16 => "bf16",
+            IndexKFormat::Fp4 => "fp4",
+            IndexKFormat::F32 { .. } => "f32",
+        }
+    }
+
+    /// Channels of a row, and of the query of a head.
+    pub fn d(self) -> u32 {
+        match self {
+            IndexKFormat::Fp8 | IndexKFormat::Bf16 | IndexKFormat::Fp4 => D_INDEX as u32,
+            IndexKFormat::F32 { d } => d,
         }
     }
 
@@ -80,14 +106,16 @@ impl IndexKFormat {
         match self {
             IndexKFormat::Fp8 => D_INDEX as u64 + 4,
             IndexKFormat::Bf16 => 2 * D_INDEX as u64,
+            IndexKFormat::Fp4 => D_INDEX as u64 / 2 + 4,
+            IndexKFormat::F32 { d } => 4 * u64::from(d),
         }
     }
 
-    /// Bytes of one query channel in this format.
-    pub fn query_bytes(self) -> u64 {
+    /// Bytes of the query of one head: 128, 256, 68 (codes, then scales) or `4 * d`.
+    pub fn query_head_bytes(self) -> u64 {
         match self {
-            IndexKFormat::Fp8 => 1,
-            IndexKFormat::Bf16 => 2,
+            IndexKFormat::Fp8 => D_INDEX as u64,
+            IndexKFormat::Bf16 | IndexKFormat::Fp4 | IndexKFormat::F32 { .. } => self.row_bytes(),
         }
     }
 
@@ -156,6 +184,11 @@ pub fn bf16_kv(pages: &Pages, page: u32, row: u32) -> u64 {
     pages.page_start(page) + u64::from(row) * 2 * D_KV as u64
 }
 
+/// First byte of an f32 row of `d` channels, KV or index-K.
+pub fn f32_row(pages: &Pages, page: u32, row: u32, d: u32) -> u64 {
+    pages.page_start(page) + u64::from(row) * 4 * u64::from(d)
+}
+
 /// First byte of the 128 e4m3 of an fp8 index-K row.
 pub fn index_k_fp8_data(pages: &Pages, page: u32, row: u32) -> u64 {
     pages.page_start(page) + u64::from(row) * D_INDEX as u64
@@ -170,9 +203,6 @@ pub fn index_k_fp8_scale(pages: &Pages, page: u32, row: u32) -> u64 {
 pub fn index_k_bf16(pages: &Pages, page: u32, row: u32) -> u64 {
     pages.page_start(page) + u64::from(row) * 2 * D_INDEX as u64
 }
-
-/// Bytes of an fp4 index-K row: 64 of codes, 4 scales. No operation reads this format; golden values do.
-pub const INDEX_K_FP4_ROW_BYTES: u64 = 68;
 
 /// First byte of the 64 of an fp4 index-K row, two e2m1 codes each, the low nibble first.
 pub fn index_k_fp4_data(pages: &Pages, page: u32, row: u32) -> u64 {

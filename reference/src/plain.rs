@@ -6,14 +6,17 @@
 
 use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, Axis, Slice};
 
-use crate::formats::{bf16, bf16s, e4m3_decode, f32s, quantise_index_row, quantise_nope_tile, s32s, ue8m0_decode};
+use crate::formats::{
+    bf16, bf16_bytes, bf16s, e4m3_decode, f32_bytes, f32s, fp4_values, quantise_fp4_row, quantise_index_row,
+    quantise_nope_tile, s32s, ue8m0_decode,
+};
 use crate::layout::{
-    D_INDEX, D_KV, D_NOPE, INDEX_HEADS, NOPE_TILE, NOPE_TILES, bf16_kv, index_k_bf16, index_k_fp8_data,
-    index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
+    D_INDEX, D_KV, D_NOPE, NOPE_TILE, NOPE_TILES, bf16_kv, f32_row, index_k_bf16, index_k_fp4_data, index_k_fp4_scale,
+    index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
 use crate::ops::{
-    IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Pages, SlotList, SparseMlaDecode,
-    SplitCombine, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Pages, SlotList,
+    SparseMlaDecode, SplitCombine, TopkSelect,
 };
 
 /// What one element of an output must be.
@@ -54,7 +57,7 @@ fn clamp_len(len: i32, most: u64) -> usize {
 
 // ------------------------------------------------------------------------------------------------ index logits
 
-/// An index-K row: its scale (1 for bf16) and its 128 stored values.
+/// An index-K row: its scale (1 unless it is fp8) and its stored values; those of fp4 with their scales.
 pub fn index_k_row(format: IndexKFormat, memory: &[u8], pages: &Pages, page: u32, row: u32) -> (f64, Array1<f64>) {
     match format {
         IndexKFormat::Fp8 => {
@@ -63,6 +66,22 @@ pub fn index_k_row(format: IndexKFormat, memory: &[u8], pages: &Pages, page: u32
             (f64::from(scale), codes.iter().map(|&c| f64::from(e4m3_decode(c))).collect())
         }
         IndexKFormat::Bf16 => (1.0, widen(bf16s(bytes_at(memory, index_k_bf16(pages, page, row), 2 * D_INDEX)))),
+        IndexKFormat::Fp4 => {
+            let codes = bytes_at(memory, index_k_fp4_data(pages, page, row), D_INDEX / 2);
+            let scales = bytes_at(memory, index_k_fp4_scale(pages, page, row), 4);
+            (1.0, fp4_values(codes, scales).into())
+        }
+        IndexKFormat::F32 { d } => (1.0, widen(f32s(bytes_at(memory, f32_row(pages, page, row, d), 4 * d as usize)))),
+    }
+}
+
+/// The query of one head.
+fn index_query(format: IndexKFormat, bytes: &[u8]) -> Array1<f64> {
+    match format {
+        IndexKFormat::Fp8 => bytes.iter().map(|&c| f64::from(e4m3_decode(c))).collect(),
+        IndexKFormat::Bf16 => widen(bf16s(bytes)),
+        IndexKFormat::Fp4 => fp4_values(&bytes[..D_INDEX / 2], &bytes[D_INDEX / 2..]).into(),
+        IndexKFormat::F32 { .. } => widen(f32s(bytes)),
     }
 }
 
@@ -86,19 +105,19 @@ pub fn index_score(q: ArrayView2<f64>, weights: ArrayView1<f64>, scale: f64, key
 pub fn index_logits(args: &IndexLogitsDecode<'_, Bytes>) -> Cells {
     let pages = &args.index_k.pages;
     let (rows, stride) = ((args.b * args.s_q) as usize, args.stride_logits as usize);
-    let queries: Array1<f64> = match args.format {
-        IndexKFormat::Fp8 => args.index_q.iter().map(|&c| f64::from(e4m3_decode(c))).collect(),
-        IndexKFormat::Bf16 => widen(bf16s(args.index_q)),
-    };
+    let (heads, d, head_bytes) =
+        (args.index_heads as usize, args.format.d() as usize, args.format.query_head_bytes() as usize);
     let weights = widen(f32s(args.index_weights));
     let (table, lens) = (s32s(args.block_table), s32s(args.context_lens));
     let minus_infinity = Some(Exact { value: f64::NEG_INFINITY, magnitude: 0.0 });
     let mut cells = Array2::from_elem((rows, stride), None);
     for row in 0..rows {
-        let from = row * INDEX_HEADS * D_INDEX;
-        let q = queries.slice_axis(Axis(0), Slice::from(from..from + INDEX_HEADS * D_INDEX));
-        let q = q.into_shape_with_order((INDEX_HEADS, D_INDEX)).expect("64 x 128 values");
-        let w = weights.slice_axis(Axis(0), Slice::from(row * INDEX_HEADS..(row + 1) * INDEX_HEADS));
+        let mut q = Array2::zeros((heads, d));
+        let bytes = &args.index_q[row * heads * head_bytes..(row + 1) * heads * head_bytes];
+        for (mut q, bytes) in q.outer_iter_mut().zip(bytes.chunks_exact(head_bytes)) {
+            q.assign(&index_query(args.format, bytes));
+        }
+        let w = weights.slice_axis(Axis(0), Slice::from(row * heads..(row + 1) * heads));
         let line = (row / args.s_q as usize) * args.stride_block_table as usize;
         let columns = u64::from(args.max_pages) * u64::from(pages.page_size);
         let n = clamp_len(lens[row], columns);
@@ -108,7 +127,7 @@ pub fn index_logits(args: &IndexLogitsDecode<'_, Bytes>) -> Cells {
                 Ok(page) if page < pages.num_pages => {
                     let offset = (j % pages.page_size as usize) as u32;
                     let (scale, key) = index_k_row(args.format, args.index_k.buffer, pages, page, offset);
-                    Some(index_score(q, w, scale, key.view()))
+                    Some(index_score(q.view(), w, scale, key.view()))
                 }
                 _ => minus_infinity,
             };
@@ -183,7 +202,7 @@ pub fn topk_select(args: &TopkSelect<'_, Bytes>) -> Selection {
 
 // ------------------------------------------------------------------------------------------------ attention
 
-/// The 512 values of a KV row.
+/// The values of a KV row.
 pub fn kv_row(format: KvFormat, memory: &[u8], pages: &Pages, page: u32, row: u32) -> Array1<f64> {
     match format {
         KvFormat::V4Fp8 => {
@@ -197,14 +216,15 @@ pub fn kv_row(format: KvFormat, memory: &[u8], pages: &Pages, page: u32, row: u3
             nope.chain(rope.into_iter().map(f64::from)).collect()
         }
         KvFormat::Bf16 => widen(bf16s(bytes_at(memory, bf16_kv(pages, page, row), 2 * D_KV))),
+        KvFormat::F32 { d } => widen(f32s(bytes_at(memory, f32_row(pages, page, row, d), 4 * d as usize))),
     }
 }
 
-/// Attention of one head over `rows`: 512 outputs and the log-sum-exp.
+/// Attention of one head over `rows`: as many outputs as the query has channels, and the log-sum-exp.
 pub fn attend(q: ArrayView1<f64>, rows: &[Array1<f64>], sm_scale: f64, sink: Option<f64>) -> (Vec<Exact>, Exact) {
     if rows.is_empty() {
         let nothing = Exact { value: 0.0, magnitude: 0.0 };
-        return (vec![nothing; D_KV], Exact { value: f64::NEG_INFINITY, magnitude: 0.0 });
+        return (vec![nothing; q.len()], Exact { value: f64::NEG_INFINITY, magnitude: 0.0 });
     }
     let scores: Vec<f64> = rows.iter().map(|k| sm_scale * dot(q, k.view())).collect();
     // f64::max would drop a NaN
@@ -212,7 +232,7 @@ pub fn attend(q: ArrayView1<f64>, rows: &[Array1<f64>], sm_scale: f64, sink: Opt
         scores.iter().copied().fold(f64::NEG_INFINITY, |m, l| if m.is_nan() || l > m || l.is_nan() { l } else { m });
     let sum: f64 = scores.iter().map(|l| (l - max).exp()).sum();
     let denominator = sum + sink.map_or(0.0, |sink| (sink - max).exp());
-    let mut out = vec![Exact { value: 0.0, magnitude: 0.0 }; D_KV];
+    let mut out = vec![Exact { value: 0.0, magnitude: 0.0 }; q.len()];
     for (l, k) in scores.iter().zip(rows) {
         let p = (l - max).exp() / denominator;
         for (o, &v) in out.iter_mut().zip(k) {
@@ -232,11 +252,11 @@ fn valid_rows(list: &SlotList<'_, Bytes>, t: usize) -> Vec<(u32, u32)> {
     slots.into_iter().filter_map(|slot| list.cache.pages.locate(slot)).collect()
 }
 
-/// Sparse attention: out `[t, h, 512]` and lse `[t, h]`.
+/// Sparse attention: out `[t, h, d]` and lse `[t, h]`.
 pub fn sparse_mla(args: &SparseMlaDecode<'_, Bytes>) -> (Cells, Cells) {
-    let (t, h) = (args.t as usize, args.h as usize);
+    let (t, h, d) = (args.t as usize, args.h as usize, args.format.d() as usize);
     let sinks = args.attn_sink.map(|b| f32s(b));
-    let mut out = Array3::from_elem((t, h, D_KV), None);
+    let mut out = Array3::from_elem((t, h, d), None);
     let mut lse = Array2::from_elem((t, h), None);
     for token in 0..t {
         let lists = std::iter::once(&args.window).chain(&args.compressed);
@@ -249,8 +269,8 @@ pub fn sparse_mla(args: &SparseMlaDecode<'_, Bytes>) -> (Cells, Cells) {
             })
             .collect();
         for head in 0..h {
-            let from = 2 * (token * args.stride_q[0] as usize + head * args.stride_q[1] as usize);
-            let q = widen(bf16s(&args.q[from..from + 2 * D_KV]));
+            let from = token as u64 * args.stride_q[0] + head as u64 * args.stride_q[1];
+            let q = widen(values(args.dtype, elements(args.dtype, args.q, from, d)));
             let sink = sinks.as_ref().map(|s| f64::from(s[head]));
             let (values, log_sum) = attend(q.view(), &rows, f64::from(args.sm_scale), sink);
             for (channel, value) in values.into_iter().enumerate() {
@@ -295,9 +315,26 @@ pub fn split_combine(args: &SplitCombine<'_, Bytes>) -> (Cells, Cells) {
 
 // ------------------------------------------------------------------------------------------------ writers
 
-/// Row `token` of a `[t, width]` bf16 tensor, as it stands in memory.
-fn row_bytes(rows: &[u8], token: usize, stride: u64, width: usize) -> &[u8] {
-    bytes_at(rows, 2 * token as u64 * stride, 2 * width)
+/// `count` elements of a tensor from element `from` on, as they stand in memory.
+fn elements(dtype: Dtype, memory: &[u8], from: u64, count: usize) -> &[u8] {
+    bytes_at(memory, dtype.bytes() * from, dtype.bytes() as usize * count)
+}
+
+/// Elements of a tensor in f32.
+fn values(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        Dtype::F32 => f32s(bytes),
+        Dtype::Bf16 => bf16s(bytes),
+    }
+}
+
+/// Elements of type `from` stored as `to`: a copy if the types are equal.
+fn converted(from: Dtype, to: Dtype, bytes: &[u8]) -> Vec<u8> {
+    match (from, to) {
+        (Dtype::F32, Dtype::Bf16) => bf16_bytes(&f32s(bytes)),
+        (Dtype::Bf16, Dtype::F32) => f32_bytes(&bf16s(bytes)),
+        (Dtype::F32, Dtype::F32) | (Dtype::Bf16, Dtype::Bf16) => bytes.to_vec(),
+    }
 }
 
 fn put(memory: &mut [u8], at: u64, bytes: &[u8]) {
@@ -309,11 +346,17 @@ pub fn kv_write(args: &mut KvWrite<'_, Bytes>) {
     let slots = s32s(args.slot_mapping);
     for (token, &slot) in slots.iter().enumerate().take(args.t as usize) {
         let Some((page, row)) = args.pages.locate(slot) else { continue };
-        let given = row_bytes(args.rows, token, args.stride_rows, D_KV);
+        let d = args.format.d();
+        let given = elements(args.dtype, args.rows, token as u64 * args.stride_rows, d as usize);
         match args.format {
-            KvFormat::Bf16 => put(args.cache, bf16_kv(&args.pages, page, row), given),
+            KvFormat::Bf16 => {
+                put(args.cache, bf16_kv(&args.pages, page, row), &converted(args.dtype, Dtype::Bf16, given));
+            }
+            KvFormat::F32 { d } => {
+                put(args.cache, f32_row(&args.pages, page, row, d), &converted(args.dtype, Dtype::F32, given));
+            }
             KvFormat::V4Fp8 => {
-                let values = bf16s(given);
+                let values = values(args.dtype, given);
                 let mut footer = [0; NOPE_TILES + 1];
                 for (tile, scale) in footer.iter_mut().enumerate().take(NOPE_TILES) {
                     let from = tile * NOPE_TILE;
@@ -322,7 +365,8 @@ pub fn kv_write(args: &mut KvWrite<'_, Bytes>) {
                     *scale = byte;
                     put(args.cache, v4_fp8_data(&args.pages, page, row) + from as u64, &codes);
                 }
-                put(args.cache, v4_fp8_rope(&args.pages, page, row), &given[2 * D_NOPE..]);
+                let rope = converted(args.dtype, Dtype::Bf16, &given[args.dtype.bytes() as usize * D_NOPE..]);
+                put(args.cache, v4_fp8_rope(&args.pages, page, row), &rope);
                 put(args.cache, v4_fp8_footer(&args.pages, page, row), &footer);
             }
         }
@@ -334,11 +378,23 @@ pub fn index_k_write(args: &mut IndexKWrite<'_, Bytes>) {
     let slots = s32s(args.slot_mapping);
     for (token, &slot) in slots.iter().enumerate().take(args.t as usize) {
         let Some((page, row)) = args.pages.locate(slot) else { continue };
-        let given = row_bytes(args.rows, token, args.stride_rows, D_INDEX);
+        let d = args.format.d();
+        let given = elements(args.dtype, args.rows, token as u64 * args.stride_rows, d as usize);
         match args.format {
-            IndexKFormat::Bf16 => put(args.cache, index_k_bf16(&args.pages, page, row), given),
+            IndexKFormat::Bf16 => {
+                put(args.cache, index_k_bf16(&args.pages, page, row), &converted(args.dtype, Dtype::Bf16, given));
+            }
+            IndexKFormat::F32 { d } => {
+                put(args.cache, f32_row(&args.pages, page, row, d), &converted(args.dtype, Dtype::F32, given));
+            }
+            IndexKFormat::Fp4 => {
+                let values = values(args.dtype, given);
+                let (codes, scales) = quantise_fp4_row(&std::array::from_fn(|c| values[c]));
+                put(args.cache, index_k_fp4_data(&args.pages, page, row), &codes);
+                put(args.cache, index_k_fp4_scale(&args.pages, page, row), &scales);
+            }
             IndexKFormat::Fp8 => {
-                let values = bf16s(given);
+                let values = values(args.dtype, given);
                 let (scale, codes) = quantise_index_row(&std::array::from_fn(|c| values[c]), args.scale_rule);
                 put(args.cache, index_k_fp8_data(&args.pages, page, row), &codes);
                 put(args.cache, index_k_fp8_scale(&args.pages, page, row), &scale.to_le_bytes());
@@ -375,12 +431,16 @@ fn put_f32(memory: &mut [u8], cells: &Cells) {
     }
 }
 
-/// Writes `[t, h, 512]` cells as bf16 with strides along t and h.
-fn put_out(memory: &mut [u8], cells: &Cells, strides: [u64; 2]) {
+/// Writes `[t, h, d]` cells with strides along t and h.
+fn put_out(memory: &mut [u8], dtype: Dtype, cells: &Cells, strides: [u64; 2]) {
     for (place, cell) in cells.indexed_iter() {
         if let Some(exact) = cell {
-            let at = 2 * (place[0] as u64 * strides[0] + place[1] as u64 * strides[1] + place[2] as u64);
-            put(memory, at, &bf16::from_f32(exact.value as f32).to_le_bytes());
+            let at = place[0] as u64 * strides[0] + place[1] as u64 * strides[1] + place[2] as u64;
+            let value = exact.value as f32;
+            match dtype {
+                Dtype::F32 => put(memory, 4 * at, &value.to_le_bytes()),
+                Dtype::Bf16 => put(memory, 2 * at, &bf16::from_f32(value).to_le_bytes()),
+            }
         }
     }
 }
@@ -451,7 +511,7 @@ impl Ops for ReferenceOps {
     fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, Bytes>) -> Result<(), OpsError> {
         args.check(len)?;
         let (out, lse) = sparse_mla(&args);
-        put_out(args.out, &out, args.stride_out);
+        put_out(args.out, args.dtype, &out, args.stride_out);
         put_f32(args.lse, &lse);
         Ok(())
     }
@@ -459,7 +519,7 @@ impl Ops for ReferenceOps {
     fn split_combine(&self, args: SplitCombine<'_, Bytes>) -> Result<(), OpsError> {
         args.check(len)?;
         let (out, lse) = split_combine(&args);
-        put_out(args.out, &out, args.stride_out);
+        put_out(args.out, Dtype::Bf16, &out, args.stride_out);
         put_f32(args.lse, &lse);
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::compare::{self, Bound, Float, Verdict};
 use crate::layout::{D_INDEX, D_KV, D_NOPE};
 use crate::ops::{
-    IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Paged, Pages, ScaleRule, SlotList,
-    SparseMlaDecode, SplitCombine, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Paged, Pages, ScaleRule,
+    SlotList, SparseMlaDecode, SplitCombine, TopkSelect,
 };
 use crate::plain::{self, Bytes, Cells};
 use crate::tolerance;
@@ -148,6 +148,8 @@ impl RowFormat {
             RowFormat::Kv(KvFormat::Bf16) => (2 * D_KV as u64, 0),
             RowFormat::IndexK(IndexKFormat::Fp8) => (D_INDEX as u64, 4),
             RowFormat::IndexK(IndexKFormat::Bf16) => (2 * D_INDEX as u64, 0),
+            RowFormat::IndexK(IndexKFormat::Fp4) => (D_INDEX as u64 / 2, 4),
+            RowFormat::Kv(KvFormat::F32 { d }) | RowFormat::IndexK(IndexKFormat::F32 { d }) => (4 * u64::from(d), 0),
         };
         if at < p * data {
             let code = match self {
@@ -216,6 +218,7 @@ pub struct IndexLogitsProblem {
     pub context_lens: Memory,
     pub b: u32,
     pub s_q: u32,
+    pub index_heads: u32,
     pub max_pages: u32,
     pub stride_block_table: u64,
     pub stride_logits: u64,
@@ -259,6 +262,7 @@ pub struct ListProblem {
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub struct SparseMlaProblem {
+    pub dtype: Dtype,
     pub format: KvFormat,
     pub q: Memory,
     pub window: ListProblem,
@@ -289,6 +293,8 @@ pub struct CombineProblem {
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
 pub struct WriteProblem {
+    /// Type of `rows`.
+    pub dtype: Dtype,
     pub format: RowFormat,
     /// Of fp8 index rows.
     pub scale_rule: ScaleRule,
@@ -369,12 +375,12 @@ impl Problem {
     }
 }
 
-/// Bytes of a `[t, h, 512]` bf16 output with strides along t and h, up to its last element.
-fn out_bytes(t: u32, h: u32, strides: [u64; 2]) -> u64 {
+/// Bytes of a `[t, h, d]` output with strides along t and h, up to its last element.
+fn out_bytes(dtype: Dtype, t: u32, h: u32, d: u32, strides: [u64; 2]) -> u64 {
     if t == 0 {
         return 0;
     }
-    2 * (u64::from(t - 1) * strides[0] + u64::from(h - 1) * strides[1] + D_KV as u64)
+    dtype.bytes() * (u64::from(t - 1) * strides[0] + u64::from(h - 1) * strides[1] + u64::from(d))
 }
 
 impl IndexLogitsProblem {
@@ -399,6 +405,7 @@ impl IndexLogitsProblem {
             index_logits: &mut index_logits,
             b: self.b,
             s_q: self.s_q,
+            index_heads: self.index_heads,
             max_pages: self.max_pages,
             stride_block_table: self.stride_block_table,
             stride_logits: self.stride_logits,
@@ -418,6 +425,7 @@ impl IndexLogitsProblem {
             index_logits: &mut Vec::new(),
             b: self.b,
             s_q: self.s_q,
+            index_heads: self.index_heads,
             max_pages: self.max_pages,
             stride_block_table: self.stride_block_table,
             stride_logits: self.stride_logits,
@@ -541,7 +549,8 @@ impl SparseMlaProblem {
         let window = self.window.load(ops, fill)?;
         let compressed = self.compressed.as_ref().map(|c| c.load(ops, fill)).transpose()?;
         let sink = self.attn_sink.as_ref().map(|s| s.load(ops, fill)).transpose()?;
-        let mut out = output(ops, "out", out_bytes(self.t, self.h, self.stride_out))?;
+        let bytes = out_bytes(self.dtype, self.t, self.h, self.format.d(), self.stride_out);
+        let mut out = output(ops, "out", bytes)?;
         let mut lse = output(ops, "lse", 4 * u64::from(self.t) * u64::from(self.h))?;
         ops.sparse_mla_decode(self.operands(&q, &window, compressed.as_ref(), sink.as_ref(), &mut out, &mut lse))?;
         Ok(vec![fetch(ops, &out)?, fetch(ops, &lse)?])
@@ -557,6 +566,7 @@ impl SparseMlaProblem {
         lse: &'a mut B,
     ) -> SparseMlaDecode<'a, B> {
         SparseMlaDecode {
+            dtype: self.dtype,
             format: self.format,
             q,
             window: self.window.operand(window),
@@ -578,7 +588,7 @@ impl SparseMlaProblem {
         let compressed = self.compressed.as_ref().map(ListProblem::images);
         let sink = self.attn_sink.as_ref().map(Memory::image);
         let (mut no_out, mut no_lse) = (Vec::new(), Vec::new());
-        let (out, lse) = plain::sparse_mla(&self.operands(
+        let (mut out, lse) = plain::sparse_mla(&self.operands(
             &q,
             &window,
             compressed.as_ref(),
@@ -586,19 +596,27 @@ impl SparseMlaProblem {
             &mut no_out,
             &mut no_lse,
         ));
-        attention_outputs((out, lse), self.stride_out, self.h, [tolerance::ATTENTION_OUT, tolerance::ATTENTION_LSE])
+        let out_bound = match self.dtype {
+            Dtype::Bf16 => tolerance::ATTENTION_OUT,
+            Dtype::F32 => {
+                tolerance::scale_by_scores(&mut out, &lse);
+                tolerance::ATTENTION_OUT_F32
+            }
+        };
+        attention_outputs((out, lse), self.dtype, self.stride_out, self.h, [out_bound, tolerance::ATTENTION_LSE])
     }
 }
 
 fn attention_outputs(
     (out, lse): (Cells, Cells),
+    dtype: Dtype,
     stride_out: [u64; 2],
     h: u32,
     bounds: [Bound; 2],
 ) -> Vec<ExpectedOutput> {
     let out = Expected::Floats {
         cells: out,
-        float: Float::Bf16,
+        float: dtype.into(),
         strides: vec![stride_out[0], stride_out[1], 1],
         bound: bounds[0],
     };
@@ -611,7 +629,7 @@ impl CombineProblem {
         let o_partial = self.o_partial.load(ops, fill)?;
         let lse2_partial = self.lse2_partial.load(ops, fill)?;
         let sink = self.attn_sink.as_ref().map(|s| s.load(ops, fill)).transpose()?;
-        let mut out = output(ops, "out", out_bytes(self.t, self.h, self.stride_out))?;
+        let mut out = output(ops, "out", out_bytes(Dtype::Bf16, self.t, self.h, D_KV as u32, self.stride_out))?;
         let mut lse = output(ops, "lse", 4 * u64::from(self.t) * u64::from(self.h))?;
         ops.split_combine(self.operands(&o_partial, &lse2_partial, sink.as_ref(), &mut out, &mut lse))?;
         Ok(vec![fetch(ops, &out)?, fetch(ops, &lse)?])
@@ -644,7 +662,7 @@ impl CombineProblem {
         let (mut no_out, mut no_lse) = (Vec::new(), Vec::new());
         let cells =
             plain::split_combine(&self.operands(&o_partial, &lse2_partial, sink.as_ref(), &mut no_out, &mut no_lse));
-        attention_outputs(cells, self.stride_out, self.h, [tolerance::COMBINE_OUT, tolerance::COMBINE_LSE])
+        attention_outputs(cells, Dtype::Bf16, self.stride_out, self.h, [tolerance::COMBINE_OUT, tolerance::COMBINE_LSE])
     }
 }
 
@@ -668,12 +686,22 @@ impl WriteProblem {
 
     fn kv<'a, B>(&self, rows: &'a B, slot_mapping: &'a B, cache: &'a mut B) -> KvWrite<'a, B> {
         let RowFormat::Kv(format) = self.format else { unreachable!("called for KV rows") };
-        KvWrite { format, rows, slot_mapping, cache, pages: self.pages, t: self.t, stride_rows: self.stride_rows }
+        KvWrite {
+            dtype: self.dtype,
+            format,
+            rows,
+            slot_mapping,
+            cache,
+            pages: self.pages,
+            t: self.t,
+            stride_rows: self.stride_rows,
+        }
     }
 
     fn index_k<'a, B>(&self, rows: &'a B, slot_mapping: &'a B, cache: &'a mut B) -> IndexKWrite<'a, B> {
         let RowFormat::IndexK(format) = self.format else { unreachable!("called for index-K rows") };
         IndexKWrite {
+            dtype: self.dtype,
             format,
             scale_rule: self.scale_rule,
             rows,

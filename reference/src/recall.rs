@@ -20,9 +20,11 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::formats::{bf16, bf16_bytes, f32_bytes, hadamard, quantise_index_row, s32_bytes, s32s};
+use crate::formats::{bf16, bf16_bytes, f32_bytes, hadamard, quantise_fp4_row, quantise_index_row, s32_bytes, s32s};
 use crate::layout::{D_INDEX, INDEX_HEADS, LOGITS_STRIDE_MULTIPLE};
-use crate::ops::{IndexKFormat, IndexKWrite, IndexLogitsDecode, Ops, OpsError, Paged, Pages, ScaleRule, TopkSelect};
+use crate::ops::{
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, Ops, OpsError, Paged, Pages, ScaleRule, TopkSelect,
+};
 use crate::plain::select;
 use crate::rng::Rng;
 
@@ -167,6 +169,7 @@ fn picks<O: Ops>(
     let slots = upload(ops, "slot_mapping", &s32_bytes(&slots))?;
     let mut cache = ops.alloc(num_pages as u64 * pages.page_stride_bytes, "index_k")?;
     ops.index_k_write(IndexKWrite {
+        dtype: Dtype::Bf16,
         format,
         scale_rule,
         rows: &given,
@@ -191,6 +194,15 @@ fn picks<O: Ops>(
                     q_bytes.extend(codes);
                     weights.push(w * scale);
                 }
+                IndexKFormat::Fp4 => {
+                    let (codes, scales) = quantise_fp4_row(&q);
+                    q_bytes.extend(codes.into_iter().chain(scales));
+                    weights.push(w);
+                }
+                IndexKFormat::F32 { .. } => {
+                    q_bytes.extend(f32_bytes(&q));
+                    weights.push(w);
+                }
             }
         }
     }
@@ -211,6 +223,7 @@ fn picks<O: Ops>(
         index_logits: &mut index_logits,
         b: queries as u32,
         s_q: 1,
+        index_heads: INDEX_HEADS as u32,
         max_pages: num_pages as u32,
         stride_block_table: num_pages as u64,
         stride_logits,

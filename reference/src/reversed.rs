@@ -3,7 +3,7 @@
 //! Results that depend on neighbours (work split over blocks by position, scratch that is not reset, rows that share a
 //! tile) show when the order changes; a comparison within a tolerance would let most of them pass.
 
-use crate::ops::{Ops, OpsError};
+use crate::ops::{Dtype, Ops, OpsError};
 use crate::plain::Bytes;
 use crate::problem::{Fill, Memory, Problem};
 
@@ -55,8 +55,8 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
         Problem::IndexLogitsDecode(p) => {
             // Sequences change places; the queries of one stay in order.
             let (b, s_q) = (u64::from(p.b), u64::from(p.s_q));
-            p.index_q = memory(&p.index_q, b, s_q * 64 * 128 * p.format.query_bytes());
-            p.index_weights = memory(&p.index_weights, b, s_q * 64 * 4);
+            p.index_q = memory(&p.index_q, b, s_q * u64::from(p.index_heads) * p.format.query_head_bytes());
+            p.index_weights = memory(&p.index_weights, b, s_q * u64::from(p.index_heads) * 4);
             p.block_table = memory(&p.block_table, b, 4 * p.stride_block_table);
             p.context_lens = memory(&p.context_lens, b, 4 * s_q);
             let row = 4 * s_q * p.stride_logits;
@@ -83,14 +83,14 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
         }
         Problem::SparseMlaDecode(p) => {
             let t = u64::from(p.t);
-            p.q = memory(&p.q, t, 2 * p.stride_q[0]);
+            p.q = memory(&p.q, t, p.dtype.bytes() * p.stride_q[0]);
             for list in std::iter::once(&mut p.window).chain(&mut p.compressed) {
                 if list.width > 0 {
                     list.slots = memory(&list.slots, t, 4 * list.stride_slots);
                 }
                 list.lens = list.lens.as_ref().map(|lens| memory(lens, t, 4));
             }
-            attention_lines(p.t, p.h, p.stride_out)
+            attention_lines(p.dtype, p.t, p.h, p.format.d(), p.stride_out)
         }
         Problem::SplitCombine(p) => {
             let h = u64::from(p.h);
@@ -103,15 +103,15 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
                 p.o_partial = each(&p.o_partial, 4 * h * 512);
                 p.lse2_partial = each(&p.lse2_partial, 4 * h);
             }
-            attention_lines(p.t, p.h, p.stride_out)
+            attention_lines(Dtype::Bf16, p.t, p.h, 512, p.stride_out)
         }
     };
     Some((problem, lines))
 }
 
-fn attention_lines(t: u32, h: u32, stride_out: [u64; 2]) -> Vec<Lines> {
-    let token = u64::from(h - 1) * stride_out[1] + 512;
-    vec![Lines::of(t, 2 * stride_out[0], 2 * token), Lines::of(t, 4 * u64::from(h), 4 * u64::from(h))]
+fn attention_lines(dtype: Dtype, t: u32, h: u32, d: u32, stride_out: [u64; 2]) -> Vec<Lines> {
+    let (token, size) = (u64::from(h - 1) * stride_out[1] + u64::from(d), dtype.bytes());
+    vec![Lines::of(t, size * stride_out[0], size * token), Lines::of(t, 4 * u64::from(h), 4 * u64::from(h))]
 }
 
 /// Runs a problem with its batch in reverse order and compares with `outputs` of the given order, bit for bit.

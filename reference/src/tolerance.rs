@@ -2,9 +2,11 @@
 //!
 //! Bounds follow from number formats and term counts; they are not tuned to an implementation. The magnitude that the
 //! absolute part multiplies is, per element: for logits `k_scale * sum_h |w| * sum_d |q k|` over the heads whose dot can
-//! be positive; for attention outputs `sum_i p_i |v_i|`; for an lse `max_i sm_scale * sum_d |q k_i|`, at least 1.
+//! be positive; for attention outputs `sum_i p_i |v_i|`; for an lse `max_i sm_scale * sum_d |q k_i|`, at least 1; for
+//! attention outputs in f32 the product of the two.
 
 use crate::compare::Bound;
+use crate::plain::Cells;
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +32,8 @@ pub const INDEX_LOGITS: Bound = Bound { abs: 32.0 * F32, rel: 0.0, difference: 1
 pub const ATTENTION_OUT: Bound = Bound { abs: 2.5 * BF16, rel: 2.5 * BF16, difference: 1e-5 };
 /// Log-sum-exp of sparse attention.
 pub const ATTENTION_LSE: Bound = Bound { abs: 32.0 * F32, rel: 32.0 * F32, difference: 1e-8 };
+/// Output of sparse attention in f32; magnitudes as [`scale_by_scores`] makes them.
+pub const ATTENTION_OUT_F32: Bound = Bound { abs: 96.0 * F32, rel: 0.0, difference: 1e-8 };
 /// Output of a merge.
 pub const COMBINE_OUT: Bound = Bound { abs: 32.0 * F32, rel: 1.25 * BF16, difference: 5e-6 };
 /// Log-sum-exp of a merge.
@@ -43,7 +47,7 @@ pub const OUTSIDE_ATTENTION: Bound = Bound { abs: 1e-2, rel: 0.0, difference: 1e
 pub const OUTSIDE_LSE: Bound = Bound { abs: 1e-4, rel: 1e-5, difference: 1e-8 };
 
 /// Every output of every operation.
-pub const TABLE: [Tolerance; 13] = [
+pub const TABLE: [Tolerance; 15] = [
     Tolerance {
         op: "index_logits_decode",
         output: "index_logits",
@@ -51,7 +55,8 @@ pub const TABLE: [Tolerance; 13] = [
         why: "e4m3 and bf16 products are exact in f32; 128-term dots and a 64-term head sum in f32, in any order: \
               rounding errors add like a random walk, sqrt(128) + sqrt(64) = 19 roundings of 2^-24, allowed 32. Stricter \
               than the published 5e-6 for the whole tensor (DeepGEMM), which only catches errors of 0.3%. Heads whose dot is \
-              surely negative add exactly nothing, so that ties at 0 are ties",
+              surely negative add exactly nothing, so that ties at 0 are ties. f32 rows round each product as well, half a \
+              rounding: sqrt(2 * 128) + sqrt(64) = 24; fp4 products are exact, and so are their sums over a group",
     },
     Tolerance {
         op: "topk_select",
@@ -66,6 +71,13 @@ pub const TABLE: [Tolerance; 13] = [
         why: "probabilities and output each rounded to bf16, at most 2^-8 of sum p abs(v) each; a quarter more for the \
               exponent. About the published bounds (FlashMLA: abs 1e-3 for values of 0.1, rel 2.01/128). Whole tensor: two \
               roundings of at most 2^-8/sqrt(3) rms give 5.1e-6, allowed twice that (FlashMLA: 5e-6 on large tensors)",
+    },
+    Tolerance {
+        op: "sparse_mla_decode",
+        output: "out (f32)",
+        bound: Some(ATTENTION_OUT_F32),
+        why: "a score is off by up to 32 roundings of 2^-24 of its terms, as in the lse; numerator and denominator of a \
+              probability carry that each, 64; f32 sums over up to 640 rows add sqrt(640) = 25 roundings, allowed 32",
     },
     Tolerance {
         op: "sparse_mla_decode",
@@ -93,14 +105,30 @@ pub const TABLE: [Tolerance; 13] = [
         bound: None,
         why: "one correctly rounded operation per code; scales are powers of two; both NaN codes of e4m3 count as equal",
     },
-    Tolerance { op: "kv_write", output: "cache (bf16)", bound: None, why: "a copy" },
+    Tolerance {
+        op: "kv_write",
+        output: "cache (bf16, f32)",
+        bound: None,
+        why: "a copy, or one correctly rounded conversion",
+    },
     Tolerance {
         op: "index_k_write",
         output: "cache (fp8)",
         bound: None,
         why: "two correctly rounded f32 divisions and one conversion; both NaN codes of e4m3 count as equal",
     },
-    Tolerance { op: "index_k_write", output: "cache (bf16)", bound: None, why: "a copy" },
+    Tolerance {
+        op: "index_k_write",
+        output: "cache (fp4)",
+        bound: None,
+        why: "the scale out of one correctly rounded f32 division; a power of two, so that x / s is exact; one conversion",
+    },
+    Tolerance {
+        op: "index_k_write",
+        output: "cache (bf16, f32)",
+        bound: None,
+        why: "a copy, or one correctly rounded conversion",
+    },
     Tolerance {
         op: "index_logits_decode",
         output: "index_logits against golden values",
@@ -120,6 +148,16 @@ pub const TABLE: [Tolerance; 13] = [
         why: "f32 on both sides; terms of order 20",
     },
 ];
+
+/// Multiplies the magnitudes of f32 outputs `[t, h, d]` by those of their lse `[t, h]`: without a rounding of probabilities
+/// to bf16, the error of a score, which is in proportion to its terms, is what moves an output.
+pub fn scale_by_scores(out: &mut Cells, lse: &Cells) {
+    for (place, cell) in out.indexed_iter_mut() {
+        if let (Some(exact), Some(lse)) = (cell, &lse[[place[0], place[1]]]) {
+            exact.magnitude *= lse.magnitude.max(1.0);
+        }
+    }
+}
 
 /// The table as Markdown.
 pub fn markdown() -> String {

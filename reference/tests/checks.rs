@@ -18,6 +18,7 @@ struct Index {
     pages: Pages,
     b: u32,
     s_q: u32,
+    index_heads: u32,
     max_pages: u32,
     stride_block_table: u64,
     stride_logits: u64,
@@ -25,14 +26,15 @@ struct Index {
 
 impl Index {
     fn valid(format: IndexKFormat) -> Index {
-        let bytes = format.query_bytes();
+        let head = format.query_head_bytes();
         Index {
             format,
             // q, weights, keys, table, lens, logits of b = 3, s_q = 2 with 5 pages of 64 rows
-            buffers: [6 * 8192 * bytes, 6 * 64 * 4, 10 * 64 * format.row_bytes(), (2 * 7 + 5) * 4, 6 * 4, 6 * 512 * 4],
+            buffers: [6 * 64 * head, 6 * 64 * 4, 10 * 64 * format.row_bytes(), (2 * 7 + 5) * 4, 6 * 4, 6 * 512 * 4],
             pages: Pages::index_k(format, 10, 64),
             b: 3,
             s_q: 2,
+            index_heads: 64,
             max_pages: 5,
             stride_block_table: 7,
             stride_logits: 512,
@@ -51,6 +53,7 @@ impl Index {
             index_logits: &mut logits,
             b: self.b,
             s_q: self.s_q,
+            index_heads: self.index_heads,
             max_pages: self.max_pages,
             stride_block_table: self.stride_block_table,
             stride_logits: self.stride_logits,
@@ -86,6 +89,8 @@ fn index_logits_decode() {
             (|a| a.s_q = 0, "index_logits_decode: s_q: expected 1 to 4, got 0"),
             (|a| a.s_q = 5, "index_logits_decode: s_q: expected 1 to 4, got 5"),
             (|a| a.b = 1 << 30, "index_logits_decode: b * s_q: expected at most 2147483647, got 2147483648"),
+            (|a| a.index_heads = 0, "index_logits_decode: index_heads: expected 1 to 128, got 0"),
+            (|a| a.index_heads = 129, "index_logits_decode: index_heads: expected 1 to 128, got 129"),
             (|a| a.pages.page_size = 0, "index_logits_decode: index_k.page_size: expected at least 1, got 0"),
             (
                 |a| a.pages.num_pages = 1 << 26,
@@ -290,6 +295,7 @@ impl List {
 
 #[derive(Clone)]
 struct Mla {
+    dtype: Dtype,
     format: KvFormat,
     q: Size,
     window: List,
@@ -319,6 +325,7 @@ impl Mla {
             }
         };
         Mla {
+            dtype: Dtype::Bf16,
             format,
             q: 2 * 8 * 512 * 2,
             window: list(3, 128, 16),
@@ -338,6 +345,7 @@ impl Mla {
     fn check(&self) -> Result<(), OpsError> {
         let (mut out, mut lse) = (self.out, self.lse);
         SparseMlaDecode {
+            dtype: self.dtype,
             format: self.format,
             q: &self.q,
             window: self.window.operand(),
@@ -366,8 +374,8 @@ fn sparse_mla_decode() {
         &Mla::valid(KvFormat::V4Fp8),
         Mla::check,
         &[
-            (|a| a.h = 24, "sparse_mla_decode: h: expected 8, 16, 32, 64 or 128, got 24"),
-            (|a| a.h = 0, "sparse_mla_decode: h: expected 8, 16, 32, 64 or 128, got 0"),
+            (|a| a.h = 257, "sparse_mla_decode: h: expected 1 to 256, got 257"),
+            (|a| a.h = 0, "sparse_mla_decode: h: expected 1 to 256, got 0"),
             (|a| a.t = 1 << 28, "sparse_mla_decode: t * h: expected at most 2147483647, got 2147483648"),
             (|a| a.num_splits = Some(0), "sparse_mla_decode: num_splits: expected at least 1, got 0"),
             (|a| a.sm_scale = f32::NAN, "sparse_mla_decode: sm_scale: expected a finite number, got NaN"),
@@ -484,7 +492,7 @@ fn split_combine() {
         &valid,
         check,
         &[
-            (|a| a.h = 7, "split_combine: h: expected 8, 16, 32, 64 or 128, got 7"),
+            (|a| a.h = 257, "split_combine: h: expected 1 to 256, got 257"),
             (|a| a.num_splits = 0, "split_combine: num_splits: expected at least 1, got 0"),
             (
                 |a| a.num_splits = 1 << 27,
@@ -523,6 +531,7 @@ fn kv_write() {
     let check = |a: &Write| {
         let mut cache = a.cache;
         KvWrite {
+            dtype: Dtype::Bf16,
             format: KvFormat::V4Fp8,
             rows: &a.rows,
             slot_mapping: &a.mapping,
@@ -565,6 +574,7 @@ fn index_k_write() {
     let check = |a: &Write| {
         let mut cache = a.cache;
         IndexKWrite {
+            dtype: Dtype::Bf16,
             format: IndexKFormat::Fp8,
             scale_rule: ScaleRule::Exact,
             rows: &a.rows,
@@ -616,6 +626,7 @@ proptest! {
             pages,
             b: c,
             s_q: d % 6,
+            index_heads: f,
             max_pages: e,
             stride_block_table: strides[1],
             stride_logits: strides[2],
@@ -641,6 +652,7 @@ proptest! {
         .check();
         let list = List { cache: size, pages, slots: size, lens: Some(size), width: e, stride: strides[1] };
         let _ = Mla {
+            dtype: [Dtype::F32, Dtype::Bf16][(b % 2) as usize],
             format: KvFormat::V4Fp8,
             q: size,
             window: list.clone(),

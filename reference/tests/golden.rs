@@ -8,8 +8,8 @@ use reference::cases::golden;
 use reference::compare::Bound;
 use reference::formats::*;
 use reference::golden::{GoldenDir, GoldenFile, parse};
-use reference::layout::{D_INDEX, D_KV, INDEX_HEADS, INDEX_K_FP4_ROW_BYTES, index_k_fp4_data, index_k_fp4_scale};
-use reference::ops::{KvFormat, Pages, ScaleRule};
+use reference::layout::{D_INDEX, D_KV, INDEX_HEADS, index_k_fp4_data, index_k_fp4_scale};
+use reference::ops::{IndexKFormat, KvFormat, Pages, ScaleRule};
 use reference::plain::{self, ReferenceOps, attend, kv_row};
 use reference::problem::{Expected, Fill, ListProblem, Problem};
 use reference::suite;
@@ -21,7 +21,7 @@ fn shipped() -> GoldenDir {
 #[test]
 fn every_golden_case() {
     let cases = golden::cases(&shipped()).unwrap();
-    assert_eq!(cases.len(), 2 + 2 * 3 + 2 * 2 + 4 * 2 + 2 * 3 * 2);
+    assert_eq!(cases.len(), 2 + 2 * 4 + 2 * 2 + 4 * 2 + 2 * 4 * 2);
     for case in &cases {
         let report = suite::run_case(&ReferenceOps, case, 0, Fill::Poison);
         assert!(report.passes(), "{report}");
@@ -174,7 +174,7 @@ fn mxfp4_rows_scores_and_picks() {
     let file = shipped().file("kernels").unwrap();
     let pool = file.bytes("index.mxfp4.pages", "U8", &[13, 4352]).unwrap();
     let keys = file.bf16s("index.k_in", &[64, D_INDEX]).unwrap();
-    let pages = Pages { num_pages: 13, page_size: 64, page_stride_bytes: 64 * INDEX_K_FP4_ROW_BYTES };
+    let pages = Pages::index_k(IndexKFormat::Fp4, 13, 64);
     let places = |page: u32, row: usize| {
         let row = row as u32;
         (index_k_fp4_data(&pages, page, row) as usize, index_k_fp4_scale(&pages, page, row) as usize)

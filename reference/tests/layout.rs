@@ -14,6 +14,11 @@ fn page_sizes_of_the_format_description() {
     assert_eq!(IndexKFormat::Bf16.page_stride_bytes(64), 16_384);
     assert_eq!([KvFormat::V4Fp8.row_bytes(), KvFormat::Bf16.row_bytes()].map(|b| b as usize), [448 + 128 + 8, 1024]);
     assert_eq!([IndexKFormat::Fp8.row_bytes(), IndexKFormat::Bf16.row_bytes()], [132, 256]);
+    assert_eq!([IndexKFormat::Fp4.row_bytes(), IndexKFormat::Fp4.page_stride_bytes(64)], [68, 4352]);
+    assert_eq!(IndexKFormat::Fp4.page_stride_bytes(2), 144, "136 rounded up to 16");
+    assert_eq!([KvFormat::F32 { d: 80 }.row_bytes(), IndexKFormat::F32 { d: 64 }.row_bytes()], [320, 256]);
+    let formats = [IndexKFormat::Fp8, IndexKFormat::Bf16, IndexKFormat::Fp4, IndexKFormat::F32 { d: 64 }];
+    assert_eq!(formats.map(IndexKFormat::query_head_bytes), [128, 256, 68, 256]);
 }
 
 #[test]
@@ -28,6 +33,10 @@ fn addresses_by_hand() {
     let pages = Pages { num_pages: 9, page_size: 64, page_stride_bytes: 65_536 };
     assert_eq!(bf16_kv(&pages, 8, 63), 8 * 65_536 + 63 * 1024);
     assert_eq!(index_k_bf16(&pages, 1, 63), 65_536 + 63 * 256);
+    assert_eq!(f32_row(&pages, 1, 63, 80), 65_536 + 63 * 320);
+    let pages = Pages { num_pages: 9, page_size: 64, page_stride_bytes: 4_352 };
+    assert_eq!(index_k_fp4_data(&pages, 2, 7), 2 * 4_352 + 7 * 64);
+    assert_eq!(index_k_fp4_scale(&pages, 2, 7), 2 * 4_352 + 4_096 + 7 * 4);
 }
 
 #[test]
@@ -56,6 +65,7 @@ fn kv_parts(format: KvFormat, pages: &Pages, page: u32, row: u32) -> Vec<(u64, u
             (v4_fp8_footer(pages, page, row), 8),
         ],
         KvFormat::Bf16 => vec![(bf16_kv(pages, page, row), 1024)],
+        KvFormat::F32 { d } => vec![(f32_row(pages, page, row, d), 4 * u64::from(d))],
     }
 }
 
@@ -65,6 +75,8 @@ fn index_parts(format: IndexKFormat, pages: &Pages, page: u32, row: u32) -> Vec<
             vec![(index_k_fp8_data(pages, page, row), 128), (index_k_fp8_scale(pages, page, row), 4)]
         }
         IndexKFormat::Bf16 => vec![(index_k_bf16(pages, page, row), 256)],
+        IndexKFormat::Fp4 => vec![(index_k_fp4_data(pages, page, row), 64), (index_k_fp4_scale(pages, page, row), 4)],
+        IndexKFormat::F32 { d } => vec![(f32_row(pages, page, row, d), 4 * u64::from(d))],
     }
 }
 
@@ -72,25 +84,24 @@ proptest! {
     /// Rows tile their page: no two parts overlap, none leaves the page, together they are all of it but the padding,
     /// and 16-byte loads of the data are aligned.
     #[test]
-    fn rows_tile_their_pages(page_size in 1u32..300, pad in 0u64..4, page in 0u32..5, which in 0usize..4) {
-        let (mut pages, page_bytes, align) = match which {
-            0 | 1 => {
-                let format = [KvFormat::V4Fp8, KvFormat::Bf16][which];
-                (Pages::kv(format, 5, page_size), format.page_bytes(page_size), format.page_align())
-            }
-            _ => {
-                let format = [IndexKFormat::Fp8, IndexKFormat::Bf16][which - 2];
-                (Pages::index_k(format, 5, page_size), format.page_bytes(page_size), format.page_align())
-            }
+    fn rows_tile_their_pages(
+        page_size in 1u32..300, pad in 0u64..4, page in 0u32..5, which in 0usize..7, quarter in 1u32..140
+    ) {
+        // 16-byte loads of f32 rows are aligned when their width is a multiple of 4
+        let d = 4 * quarter;
+        let kv = [KvFormat::V4Fp8, KvFormat::Bf16, KvFormat::F32 { d }].get(which).copied();
+        let index_k = [IndexKFormat::Fp8, IndexKFormat::Bf16, IndexKFormat::Fp4, IndexKFormat::F32 { d }];
+        let index_k = index_k[which.max(3) - 3];
+        let (mut pages, page_bytes, align) = match kv {
+            Some(format) => (Pages::kv(format, 5, page_size), format.page_bytes(page_size), format.page_align()),
+            None => (Pages::index_k(index_k, 5, page_size), index_k.page_bytes(page_size), index_k.page_align()),
         };
         prop_assert!(pages.page_stride_bytes < page_bytes + align, "the smallest stride that fits");
         pages.page_stride_bytes += pad * align;
         let mut parts: Vec<(u64, u64)> = (0..page_size)
-            .flat_map(|row| match which {
-                0 => kv_parts(KvFormat::V4Fp8, &pages, page, row),
-                1 => kv_parts(KvFormat::Bf16, &pages, page, row),
-                2 => index_parts(IndexKFormat::Fp8, &pages, page, row),
-                _ => index_parts(IndexKFormat::Bf16, &pages, page, row),
+            .flat_map(|row| match kv {
+                Some(format) => kv_parts(format, &pages, page, row),
+                None => index_parts(index_k, &pages, page, row),
             })
             .collect();
         for &(start, length) in &parts {

@@ -3,18 +3,16 @@
 use rayon::prelude::*;
 use reference::ops::{IndexKFormat, IndexLogitsDecode};
 
-use super::numbers::{E4M3, f32_at, s32_at, widen_bf16};
+use super::numbers::{E4M3, f32_at, load_f32, s32_at, widen_bf16, widen_fp4};
 use super::{HostBuffer, page_start};
 
-const HEADS: usize = 64;
-const CHANNELS: usize = 128;
 /// Keys that are handled at a time: 8 vector registers of sums on the smallest machines.
 const KEYS: usize = 32;
 
 /// Queries of one row, widened, and their head weights.
 struct Query {
     q: Vec<f32>,
-    weights: [f32; HEADS],
+    weights: Vec<f32>,
 }
 
 pub(super) fn run(args: IndexLogitsDecode<'_, HostBuffer>) {
@@ -25,7 +23,7 @@ pub(super) fn run(args: IndexLogitsDecode<'_, HostBuffer>) {
     if rows == 0 || stride == 0 {
         return;
     }
-    let format = args.format;
+    let (format, heads, d) = (args.format, args.index_heads as usize, args.format.d() as usize);
     let (index_q, weights) = (&args.index_q.bytes, &args.index_weights.bytes);
     let (lens, table) = (&args.context_lens.bytes, &args.block_table.bytes);
     let (keys, pages) = (&args.index_k.buffer.bytes, args.index_k.pages);
@@ -33,10 +31,10 @@ pub(super) fn run(args: IndexLogitsDecode<'_, HostBuffer>) {
     let stride_table = args.stride_block_table as usize;
     args.index_logits.bytes.par_chunks_mut(4 * stride).take(rows).enumerate().for_each(|(row, logits)| {
         let n = (s32_at(lens, row).max(0) as usize).min(columns);
-        let query = load_query(format, index_q, weights, row);
+        let query = load_query(format, heads, index_q, weights, row);
         logits.par_chunks_mut(4 * KEYS).enumerate().for_each(|(stretch, logits)| {
             let first = stretch * KEYS;
-            let mut tile = Box::new([[0.0f32; KEYS]; CHANNELS]);
+            let mut tile = vec![[0.0f32; KEYS]; d];
             let mut scales = [f32::NEG_INFINITY; KEYS];
             let mut present = [false; KEYS];
             for key in 0..KEYS.min(n.saturating_sub(first)) {
@@ -59,14 +57,20 @@ pub(super) fn run(args: IndexLogitsDecode<'_, HostBuffer>) {
     });
 }
 
-fn load_query(format: IndexKFormat, index_q: &[u8], weights: &[u8], row: usize) -> Query {
-    let mut q = vec![0.0; HEADS * CHANNELS];
-    let from = row * HEADS * CHANNELS;
-    match format {
-        IndexKFormat::Fp8 => q.iter_mut().zip(&index_q[from..]).for_each(|(x, &code)| *x = E4M3[code as usize]),
-        IndexKFormat::Bf16 => widen_bf16(&index_q[2 * from..], &mut q),
+fn load_query(format: IndexKFormat, heads: usize, index_q: &[u8], weights: &[u8], row: usize) -> Query {
+    let d = format.d() as usize;
+    let head_bytes = format.query_head_bytes() as usize;
+    let mut q = vec![0.0; heads * d];
+    let bytes = index_q[row * heads * head_bytes..].chunks_exact(head_bytes);
+    for (bytes, q) in bytes.zip(q.chunks_exact_mut(d)) {
+        match format {
+            IndexKFormat::Fp8 => q.iter_mut().zip(bytes).for_each(|(x, &code)| *x = E4M3[code as usize]),
+            IndexKFormat::Bf16 => widen_bf16(bytes, q),
+            IndexKFormat::Fp4 => widen_fp4(&bytes[..d / 2], &bytes[d / 2..], q),
+            IndexKFormat::F32 { .. } => load_f32(bytes, q),
+        }
     }
-    Query { q, weights: std::array::from_fn(|head| f32_at(weights, row * HEADS + head)) }
+    Query { q, weights: (0..heads).map(|head| f32_at(weights, row * heads + head)).collect() }
 }
 
 /// Puts row `row` of a page into column `key` of the tile; returns its scale.
@@ -76,27 +80,31 @@ fn load_key(
     page_size: usize,
     row: usize,
     key: usize,
-    tile: &mut [[f32; KEYS]; CHANNELS],
+    tile: &mut [[f32; KEYS]],
 ) -> f32 {
+    let d = tile.len();
+    let mut values = vec![0.0; d];
+    let mut scale = 1.0;
     match format {
         IndexKFormat::Fp8 => {
-            let codes = &page[row * CHANNELS..(row + 1) * CHANNELS];
-            tile.iter_mut().zip(codes).for_each(|(channel, &code)| channel[key] = E4M3[code as usize]);
+            values.iter_mut().zip(&page[row * d..(row + 1) * d]).for_each(|(x, &code)| *x = E4M3[code as usize]);
             // all scales stand behind all codes
-            f32_at(&page[page_size * CHANNELS..], row)
+            scale = f32_at(&page[page_size * d..], row);
         }
-        IndexKFormat::Bf16 => {
-            let mut values = [0.0; CHANNELS];
-            widen_bf16(&page[2 * row * CHANNELS..2 * (row + 1) * CHANNELS], &mut values);
-            tile.iter_mut().zip(values).for_each(|(channel, x)| channel[key] = x);
-            1.0
+        IndexKFormat::Bf16 => widen_bf16(&page[2 * row * d..2 * (row + 1) * d], &mut values),
+        IndexKFormat::Fp4 => {
+            let (codes, scales) = page.split_at(page_size * d / 2);
+            widen_fp4(&codes[row * d / 2..(row + 1) * d / 2], &scales[4 * row..4 * (row + 1)], &mut values);
         }
+        IndexKFormat::F32 { .. } => load_f32(&page[4 * row * d..4 * (row + 1) * d], &mut values),
     }
+    tile.iter_mut().zip(values).for_each(|(channel, x)| channel[key] = x);
+    scale
 }
 
-fn score(query: &Query, tile: &[[f32; KEYS]; CHANNELS]) -> [f32; KEYS] {
+fn score(query: &Query, tile: &[[f32; KEYS]]) -> [f32; KEYS] {
     let mut scores = [0.0f32; KEYS];
-    for (head, &w) in query.q.chunks_exact(CHANNELS).zip(&query.weights) {
+    for (head, &w) in query.q.chunks_exact(tile.len()).zip(&query.weights) {
         let mut dots = [0.0f32; KEYS];
         for (&q, channel) in head.iter().zip(tile) {
             for key in 0..KEYS {

@@ -1,4 +1,6 @@
-//! Numbers in memory, and e4m3 by bit arithmetic.
+//! Numbers in memory, e4m3 by bit arithmetic, e2m1 by its thresholds.
+
+use reference::ops::Dtype;
 
 /// Value of every e4m3 code.
 pub(super) static E4M3: [f32; 256] = {
@@ -59,13 +61,56 @@ pub(super) fn power_of_two_above(value: f32) -> u8 {
 
 /// Largest magnitude of some values, from 1e-4 to the largest finite number, NaN left out.
 pub(super) fn clamped_amax(values: &[f32]) -> f32 {
-    let mut most = 1e-4f32;
+    amax_from(1e-4, values)
+}
+
+fn amax_from(floor: f32, values: &[f32]) -> f32 {
+    let mut most = floor;
     for &x in values {
         if x.abs() > most {
             most = x.abs();
         }
     }
     most.min(f32::MAX)
+}
+
+/// Value of every e2m1 code.
+pub(super) static E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+
+/// f32 to e2m1, nearest with ties to the even code, saturating; NaN becomes 0.
+pub(super) fn to_e2m1(value: f32) -> u8 {
+    // The code counts the thresholds below the value; a value on a threshold goes to the even code next to it.
+    let x = value.abs();
+    let above = [x > 0.25, x >= 0.75, x > 1.25, x >= 1.75, x > 2.5, x >= 3.5, x > 5.0];
+    let code = above.iter().map(|&more| u8::from(more)).sum::<u8>();
+    if value.is_nan() { 0 } else { code | u8::from(value.is_sign_negative()) << 3 }
+}
+
+/// Channels that share a scale of the fp4 format.
+pub(super) const FP4_GROUP: usize = 32;
+
+/// Codes (two to a byte, low nibble first) and scales of an fp4 row.
+pub(super) fn fp4_row(values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
+    for ((group, codes), scale) in values.chunks_exact(FP4_GROUP).zip(codes.chunks_exact_mut(FP4_GROUP / 2)).zip(scales)
+    {
+        *scale = power_of_two_above(amax_from(6.0 * f32::MIN_POSITIVE, group) / 6.0);
+        let s = from_ue8m0(*scale);
+        for (pair, byte) in group.chunks_exact(2).zip(codes) {
+            *byte = to_e2m1(pair[0] / s) | to_e2m1(pair[1] / s) << 4;
+        }
+    }
+}
+
+/// Values of an fp4 row.
+pub(super) fn widen_fp4(codes: &[u8], scales: &[u8], out: &mut [f32]) {
+    for ((codes, &scale), out) in codes.chunks_exact(FP4_GROUP / 2).zip(scales).zip(out.chunks_exact_mut(FP4_GROUP)) {
+        let s = from_ue8m0(scale);
+        for (&byte, pair) in codes.iter().zip(out.chunks_exact_mut(2)) {
+            pair[0] = E2M1[(byte & 15) as usize] * s;
+            pair[1] = E2M1[(byte >> 4) as usize] * s;
+        }
+    }
 }
 
 pub(super) fn f32_at(bytes: &[u8], element: usize) -> f32 {
@@ -88,6 +133,49 @@ pub(super) fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
+/// f32 elements.
+pub(super) fn load_f32(bytes: &[u8], out: &mut [f32]) {
+    for (word, x) in bytes.chunks_exact(4).zip(out) {
+        *x = f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+    }
+}
+
+/// Elements of a tensor.
+pub(super) fn load(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
+    match dtype {
+        Dtype::F32 => load_f32(bytes, out),
+        Dtype::Bf16 => widen_bf16(bytes, out),
+    }
+}
+
+/// Writes elements of a tensor.
+pub(super) fn store(dtype: Dtype, values: &[f32], bytes: &mut [u8]) {
+    match dtype {
+        Dtype::F32 => {
+            values.iter().zip(bytes.chunks_exact_mut(4)).for_each(|(x, b)| b.copy_from_slice(&x.to_le_bytes()))
+        }
+        Dtype::Bf16 => narrow_bf16(values, bytes),
+    }
+}
+
+/// Copies elements of one type into memory of another; equal types bit by bit.
+pub(super) fn convert(from: Dtype, to: Dtype, given: &[u8], out: &mut [u8]) {
+    match (from, to) {
+        (Dtype::F32, Dtype::F32) | (Dtype::Bf16, Dtype::Bf16) => out.copy_from_slice(given),
+        (Dtype::F32, Dtype::Bf16) => {
+            for (word, pair) in given.chunks_exact(4).zip(out.chunks_exact_mut(2)) {
+                let x = f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                pair.copy_from_slice(&half::bf16::from_f32(x).to_le_bytes());
+            }
+        }
+        (Dtype::Bf16, Dtype::F32) => {
+            for (pair, word) in given.chunks_exact(2).zip(out.chunks_exact_mut(4)) {
+                word.copy_from_slice(&[0, 0, pair[0], pair[1]]);
+            }
+        }
+    }
+}
+
 /// Rounds to bf16.
 pub(super) fn narrow_bf16(values: &[f32], bytes: &mut [u8]) {
     for (x, pair) in values.iter().zip(bytes.chunks_exact_mut(2)) {
@@ -95,10 +183,13 @@ pub(super) fn narrow_bf16(values: &[f32], bytes: &mut [u8]) {
     }
 }
 
-/// Scalar product with 16 partial sums, so that it is vector arithmetic and its order is fixed. Lengths are equal and a
-/// multiple of 16.
+/// Scalar product with 16 partial sums, so that it is vector arithmetic and its order is fixed. Lengths are equal.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
+    let whole = a.len() / 16 * 16;
+    for (lane, (x, y)) in a[whole..].iter().zip(&b[whole..]).enumerate() {
+        sums[lane] = x * y;
+    }
     for (x, y) in a.chunks_exact(16).zip(b.chunks_exact(16)) {
         for lane in 0..16 {
             sums[lane] += x[lane] * y[lane];
@@ -132,6 +223,19 @@ mod tests {
         for upper in 0..=u16::MAX {
             for lower in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
                 check(f32::from_bits(u32::from(upper) << 16 | lower));
+            }
+        }
+    }
+
+    #[test]
+    fn e2m1_agrees_with_the_reference() {
+        for code in 0..16u8 {
+            assert_eq!(E2M1[code as usize].to_bits(), formats::e2m1_decode(code).to_bits(), "code {code:#x}");
+        }
+        for upper in 0..=u16::MAX {
+            for lower in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let x = f32::from_bits(u32::from(upper) << 16 | lower);
+                assert_eq!(to_e2m1(x), formats::e2m1_encode(x), "{x:e}");
             }
         }
     }

@@ -3,10 +3,9 @@
 use rayon::prelude::*;
 use reference::ops::{KvFormat, Pages, SlotList, SparseMlaDecode};
 
-use super::numbers::{E4M3, dot, f32_at, from_ue8m0, narrow_bf16, s32_at, widen_bf16};
+use super::numbers::{E4M3, dot, f32_at, from_ue8m0, load, load_f32, s32_at, store, widen_bf16};
 use super::{HostBuffer, page_start, place};
 
-const CHANNELS: usize = 512;
 const NOPE: usize = 448;
 const TILE: usize = 64;
 
@@ -15,22 +14,23 @@ pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>) {
     let [q_t, q_h] = args.stride_q.map(|s| s as usize);
     let [out_t, out_h] = args.stride_out.map(|s| s as usize);
     let (q, sink) = (&args.q.bytes, args.attn_sink.map(|s| &s.bytes));
-    let (format, sm_scale) = (args.format, args.sm_scale);
+    let (dtype, format, sm_scale) = (args.dtype, args.format, args.sm_scale);
+    let (d, size) = (format.d() as usize, dtype.bytes() as usize);
     let (window, compressed) = (&args.window, &args.compressed);
-    let tokens = args.out.bytes.par_chunks_mut(2 * out_t).zip(args.lse.bytes.par_chunks_mut(4 * h)).take(t);
+    let tokens = args.out.bytes.par_chunks_mut(size * out_t).zip(args.lse.bytes.par_chunks_mut(4 * h)).take(t);
     tokens.enumerate().for_each(|(token, (out, lse))| {
         let mut rows = Vec::new();
         for list in std::iter::once(window).chain(compressed) {
             gather(format, list, token, &mut rows);
         }
-        let heads = out.par_chunks_mut(2 * out_h).zip(lse.par_chunks_mut(4)).take(h);
+        let heads = out.par_chunks_mut(size * out_h).zip(lse.par_chunks_mut(4)).take(h);
         heads.enumerate().for_each(|(head, (out, lse))| {
-            let mut query = [0.0; CHANNELS];
+            let mut query = vec![0.0; d];
             let from = token * q_t + head * q_h;
-            widen_bf16(&q[2 * from..2 * (from + CHANNELS)], &mut query);
+            load(dtype, &q[size * from..size * (from + d)], &mut query);
             let sink = sink.map_or(f32::NEG_INFINITY, |sink| f32_at(sink, head));
             let (values, log_sum) = attend(&query, &rows, sm_scale, sink);
-            narrow_bf16(&values, &mut out[..2 * CHANNELS]);
+            store(dtype, &values, &mut out[..size * d]);
             lse.copy_from_slice(&log_sum.to_le_bytes());
         });
     });
@@ -44,7 +44,7 @@ fn gather(format: KvFormat, list: &SlotList<'_, HostBuffer>, token: usize, rows:
     for entry in first..first + len {
         let Some((page, row)) = place(&list.cache.pages, s32_at(&list.slots.bytes, entry)) else { continue };
         let start = rows.len();
-        rows.resize(start + CHANNELS, 0.0);
+        rows.resize(start + format.d() as usize, 0.0);
         widen_row(format, &list.cache.pages, &list.cache.buffer.bytes, page, row, &mut rows[start..]);
     }
 }
@@ -53,6 +53,7 @@ fn widen_row(format: KvFormat, pages: &Pages, memory: &[u8], page: usize, row: u
     let page = &memory[page_start(pages, page)..];
     match format {
         KvFormat::Bf16 => widen_bf16(&page[1024 * row..1024 * (row + 1)], out),
+        KvFormat::F32 { d } => load_f32(&page[4 * d as usize * row..4 * d as usize * (row + 1)], out),
         KvFormat::V4Fp8 => {
             let data = &page[576 * row..576 * (row + 1)];
             let scales = &page[576 * pages.page_size as usize + 8 * row..];
@@ -67,12 +68,13 @@ fn widen_row(format: KvFormat, pages: &Pages, memory: &[u8], page: usize, row: u
 }
 
 /// One head over widened rows: the output and the natural log-sum-exp without the sink.
-fn attend(query: &[f32; CHANNELS], rows: &[f32], sm_scale: f32, sink: f32) -> ([f32; CHANNELS], f32) {
-    let mut out = [0.0f32; CHANNELS];
+fn attend(query: &[f32], rows: &[f32], sm_scale: f32, sink: f32) -> (Vec<f32>, f32) {
+    let d = query.len();
+    let mut out = vec![0.0f32; d];
     if rows.is_empty() {
         return (out, f32::NEG_INFINITY);
     }
-    let mut scores: Vec<f32> = rows.chunks_exact(CHANNELS).map(|row| sm_scale * dot(query, row)).collect();
+    let mut scores: Vec<f32> = rows.chunks_exact(d).map(|row| sm_scale * dot(query, row)).collect();
     let mut max = f32::NEG_INFINITY;
     for &score in &scores {
         if score > max || score.is_nan() {
@@ -84,7 +86,7 @@ fn attend(query: &[f32; CHANNELS], rows: &[f32], sm_scale: f32, sink: f32) -> ([
         *score = (*score - max).exp();
         sum += *score;
     }
-    for (p, row) in scores.iter().zip(rows.chunks_exact(CHANNELS)) {
+    for (p, row) in scores.iter().zip(rows.chunks_exact(d)) {
         out.iter_mut().zip(row).for_each(|(o, v)| *o += p * v);
     }
     // exp(-inf) = 0: no sink; exp(inf) = inf: all weight on the sink

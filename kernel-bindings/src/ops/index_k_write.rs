@@ -12,6 +12,15 @@ const TOKENS: u32 = 16;
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexKWrite<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
     args.check(|buffer| device.len_bytes(buffer))?;
+    ops.only_bf16(Operation::IndexKWrite, args.dtype)?;
+    let form = match args.format {
+        IndexKFormat::Fp8 => "fp8",
+        IndexKFormat::Bf16 => "bf16",
+        IndexKFormat::Fp4 | IndexKFormat::F32 { .. } => {
+            let what = format!("{} rows; fp8 and bf16 are offered", args.format.name());
+            return Err(ops.unsupported(Operation::IndexKWrite, what));
+        }
+    };
     if args.t == 0 {
         return Ok(());
     }
@@ -25,10 +34,6 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexKWrite<'_, D::Buf
         num_pages: args.pages.num_pages as i32,
         page_size: args.pages.page_size as i32,
         scale_pow2: i32::from(args.scale_rule == ScaleRule::PowerOfTwo),
-    };
-    let form = match args.format {
-        IndexKFormat::Fp8 => "fp8",
-        IndexKFormat::Bf16 => "bf16",
     };
     ops.run(Operation::IndexKWrite, form, [args.t.div_ceil(TOKENS), 1, 1], &params)
 }

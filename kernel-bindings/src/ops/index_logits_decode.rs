@@ -8,6 +8,7 @@ use super::{KernelOps, ParamStruct};
 use crate::device::Device;
 use kernels::Operation;
 use kernels::params::{Sm120IndexLogitsDecodeParams, Sm120PagedCache};
+use reference::layout::INDEX_HEADS;
 use reference::ops::{IndexKFormat, IndexLogitsDecode, OpsError, Paged};
 
 /// Keys of a work tile: consecutive keys of one sequence, for all its queries.
@@ -88,21 +89,31 @@ fn params<D: Device>(device: &D, args: &IndexLogitsDecode<'_, D::Buffer>) -> Sm1
     }
 }
 
-fn form(format: IndexKFormat) -> &'static str {
-    match format {
-        IndexKFormat::Fp8 => "fp8",
-        IndexKFormat::Bf16 => "bf16",
+/// The form of the kernel for these operands, if there is one.
+fn form<D: Device>(ops: &KernelOps<D>, args: &IndexLogitsDecode<'_, D::Buffer>) -> Result<&'static str, OpsError> {
+    if args.index_heads as usize != INDEX_HEADS {
+        let what = format!("{} heads; {INDEX_HEADS} are offered", args.index_heads);
+        return Err(ops.unsupported(Operation::IndexLogitsDecode, what));
+    }
+    match args.format {
+        IndexKFormat::Fp8 => Ok("fp8"),
+        IndexKFormat::Bf16 => Ok("bf16"),
+        IndexKFormat::Fp4 | IndexKFormat::F32 { .. } => {
+            let what = format!("{} rows; fp8 and bf16 are offered", args.format.name());
+            Err(ops.unsupported(Operation::IndexLogitsDecode, what))
+        }
     }
 }
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexLogitsDecode<'_, D::Buffer>) -> Result<(), OpsError> {
     args.check(|buffer| ops.device().len_bytes(buffer))?;
+    let form = form(ops, &args)?;
     if args.b == 0 {
         return Ok(());
     }
     let max_rows = args.max_pages * args.index_k.pages.page_size;
     let grid = [blocks(ops.properties().num_sms, args.b, max_rows), 1, 1];
-    ops.run(Operation::IndexLogitsDecode, form(args.format), grid, &params(ops.device(), &args))
+    ops.run(Operation::IndexLogitsDecode, form, grid, &params(ops.device(), &args))
 }
 
 impl<D: Device> KernelOps<D> {
@@ -118,6 +129,7 @@ impl<D: Device> KernelOps<D> {
         split_plan: &D::Buffer,
     ) -> Result<(), OpsError> {
         args.check(|buffer| self.device().len_bytes(buffer))?;
+        let form = form(self, &args)?;
         let (expected, got) = (4 * plan.first_tiles.len() as u64, self.device().len_bytes(split_plan));
         if plan.blocks() == 0 || got < expected {
             return Err(OpsError::Operand {
@@ -129,7 +141,7 @@ impl<D: Device> KernelOps<D> {
         }
         let mut params = params(self.device(), &args);
         params.split_plan = self.device().address(split_plan) as *const _;
-        self.run(Operation::IndexLogitsDecode, form(args.format), [plan.blocks(), 1, 1], &params)
+        self.run(Operation::IndexLogitsDecode, form, [plan.blocks(), 1, 1], &params)
     }
 }
 

@@ -15,6 +15,14 @@ unsafe impl ParamStruct for Sm120CacheWriteParams {}
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: KvWrite<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
     args.check(|buffer| device.len_bytes(buffer))?;
+    ops.only_bf16(Operation::KvWrite, args.dtype)?;
+    let form = match args.format {
+        KvFormat::V4Fp8 => "v4_fp8",
+        KvFormat::Bf16 => "bf16",
+        KvFormat::F32 { .. } => {
+            return Err(ops.unsupported(Operation::KvWrite, "f32 rows; v4_fp8 and bf16 are offered".into()));
+        }
+    };
     if args.t == 0 {
         return Ok(());
     }
@@ -28,10 +36,6 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: KvWrite<'_, D::Buffer>
         num_pages: args.pages.num_pages as i32,
         page_size: args.pages.page_size as i32,
         scale_pow2: 0,
-    };
-    let form = match args.format {
-        KvFormat::V4Fp8 => "v4_fp8",
-        KvFormat::Bf16 => "bf16",
     };
     ops.run(Operation::KvWrite, form, [args.t.div_ceil(TOKENS), 1, 1], &params)
 }

@@ -13,7 +13,7 @@ pub use index_logits_decode::SplitPlan;
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
 use kernels::{Operation, Variant};
 use reference::ops::{
-    IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, SparseMlaDecode, SplitCombine, TopkSelect,
+    Dtype, IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, SparseMlaDecode, SplitCombine, TopkSelect,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -101,6 +101,27 @@ impl<D: Device> KernelOps<D> {
             device: self.device.properties().name.clone(),
             what: format!("no PTX for {:?}", self.variants),
         })
+    }
+
+    /// The refusal of a call that no kernel is compiled for.
+    pub(crate) fn unsupported(&self, operation: Operation, what: String) -> OpsError {
+        OpsError::Unsupported { op: operation.name(), device: self.properties().name.clone(), what }
+    }
+
+    /// Refuses activations in another type than bf16.
+    pub(crate) fn only_bf16(&self, operation: Operation, dtype: Dtype) -> Result<(), OpsError> {
+        match dtype {
+            Dtype::Bf16 => Ok(()),
+            Dtype::F32 => Err(self.unsupported(operation, "f32 activations; bf16 is offered".into())),
+        }
+    }
+
+    /// Refuses head counts of attention that no kernel is compiled for.
+    pub(crate) fn attention_heads(&self, operation: Operation, h: u32) -> Result<(), OpsError> {
+        if ![8, 16, 32, 64, 128].contains(&h) {
+            return Err(self.unsupported(operation, format!("{h} heads; 8, 16, 32, 64 and 128 are offered")));
+        }
+        Ok(())
     }
 
     /// Launches `<operation>[_form]_<variant>` with the block size and the shared memory that the manifest records.

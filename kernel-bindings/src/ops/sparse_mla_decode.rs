@@ -89,6 +89,15 @@ impl<D: Device> KernelOps<D> {
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SparseMlaDecode<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
     args.check(|buffer| device.len_bytes(buffer))?;
+    ops.only_bf16(Operation::SparseMlaDecode, args.dtype)?;
+    ops.attention_heads(Operation::SparseMlaDecode, args.h)?;
+    let rows = match args.format {
+        KvFormat::V4Fp8 => "v4_fp8",
+        KvFormat::Bf16 => "bf16",
+        KvFormat::F32 { .. } => {
+            return Err(ops.unsupported(Operation::SparseMlaDecode, "f32 rows; v4_fp8 and bf16 are offered".into()));
+        }
+    };
     if args.t == 0 {
         return Ok(());
     }
@@ -140,10 +149,7 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SparseMlaDecode<'_, D:
         num_splits: plan.num_splits as i32,
         sm_scale: args.sm_scale,
     };
-    let form = match args.format {
-        KvFormat::V4Fp8 => format!("v4_fp8_h{}", plan.head_tile),
-        KvFormat::Bf16 => format!("bf16_h{}", plan.head_tile),
-    };
+    let form = format!("{rows}_h{}", plan.head_tile);
     let grid = [args.t * plan.num_splits, args.h.div_ceil(plan.head_tile), 1];
     ops.run(Operation::SparseMlaDecode, &form, grid, &params)?;
     if plan.num_splits == 1 {

@@ -17,7 +17,7 @@ use safetensors::tensor::{TensorView, serialize};
 use sha2::{Digest, Sha256};
 
 /// Target file, source file, and the tensors by prefix.
-const PARTS: [(&str, &str, &[&str]); 10] = [
+const PARTS: [(&str, &str, &[&str]); 11] = [
     ("kernels.1", "kernels", &["seq_len", "n_rows", "page_table", "kv."]),
     ("kernels.2", "kernels", &["index."]),
     ("kernels.3", "kernels", &["attn."]),
@@ -32,6 +32,7 @@ const PARTS: [(&str, &str, &[&str]); 10] = [
     ("goldens-index-bf16", "goldens-index-bf16", INDEX),
     ("goldens-index-fp8", "goldens-index-fp8", INDEX),
     ("goldens-index-fp8pow2", "goldens-index-fp8pow2", INDEX),
+    ("goldens-index-mxfp4", "goldens-index-mxfp4", INDEX),
 ];
 
 const INDEX: &[&str] = &["layers.*.index_", "layers.*.topk"];

@@ -14,10 +14,10 @@ use crate::compare::{Bound, Float};
 use crate::formats::{bf16_bytes, f32_bytes, s32_bytes};
 use crate::golden::{GoldenDir, GoldenError, GoldenFile};
 use crate::layout::{
-    D_INDEX, D_KV, D_NOPE, D_ROPE, INDEX_HEADS, LOGITS_STRIDE_MULTIPLE, NOPE_TILES, bf16_kv, index_k_bf16,
-    index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
+    D_INDEX, D_KV, D_NOPE, D_ROPE, INDEX_HEADS, LOGITS_STRIDE_MULTIPLE, NOPE_TILES, bf16_kv, f32_row, index_k_bf16,
+    index_k_fp4_data, index_k_fp4_scale, index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
-use crate::ops::{IndexKFormat, KvFormat, Pages, ScaleRule};
+use crate::ops::{Dtype, IndexKFormat, KvFormat, Pages, ScaleRule};
 use crate::plain::{Cells, Exact, kv_row};
 use crate::problem::{
     Expected, ExpectedOutput, IndexLogitsProblem, ListProblem, Memory, Problem, RowFormat, SparseMlaProblem,
@@ -27,8 +27,12 @@ use crate::suite::{Case, Task};
 use crate::tolerance::{OUTSIDE_ATTENTION, OUTSIDE_LOGITS, OUTSIDE_LSE};
 
 /// Index formats of the golden files that the operations know.
-const FORMATS: [(&str, IndexKFormat); 3] =
-    [("bf16", IndexKFormat::Bf16), ("fp8", IndexKFormat::Fp8), ("fp8pow2", IndexKFormat::Fp8)];
+const FORMATS: [(&str, IndexKFormat); 4] = [
+    ("bf16", IndexKFormat::Bf16),
+    ("fp8", IndexKFormat::Fp8),
+    ("fp8pow2", IndexKFormat::Fp8),
+    ("mxfp4", IndexKFormat::Fp4),
+];
 
 /// Every case of a golden folder.
 pub fn cases(dir: &GoldenDir) -> Result<Vec<Case>, GoldenError> {
@@ -118,6 +122,7 @@ impl Attention {
             values.push(outside("lse", cells(vec![t, h], &lse, 1.0), Float::F32, vec![h as u64, 1], OUTSIDE_LSE));
         }
         let problem = Problem::SparseMlaDecode(Box::new(SparseMlaProblem {
+            dtype: Dtype::Bf16,
             format: self.format,
             q: Memory::full("q", bf16_bytes(&self.q)),
             window: self.window,
@@ -221,6 +226,7 @@ fn write_task(format: RowFormat, rows: Vec<u8>, page: &[u8], pages: Pages, width
         (0..pages.page_size as i32).map(|row| (WRITTEN_PAGE * pages.page_size) as i32 + row).collect();
     let everything = 0..before.len() as u64;
     let problem = Problem::Write(WriteProblem {
+        dtype: Dtype::Bf16,
         format,
         scale_rule: ScaleRule::PowerOfTwo,
         rows: Memory::full("rows", rows),
@@ -276,6 +282,13 @@ fn index_query(
             let folded = weights.iter().zip(scales).map(|(w, s)| w * s).collect();
             Ok((file.bytes(names[0], "U8", &shape)?, folded))
         }
+        IndexKFormat::Fp4 => {
+            let codes = file.bytes(names[0], "U8", &[rows, INDEX_HEADS, D_INDEX / 2])?;
+            let scales = file.bytes(names[1], "U8", &[rows, INDEX_HEADS, 4])?;
+            let head = |(codes, scales): (&[u8], &[u8])| [codes, scales].concat();
+            Ok((codes.chunks(D_INDEX / 2).zip(scales.chunks(4)).flat_map(head).collect(), weights))
+        }
+        IndexKFormat::F32 { .. } => Ok((f32_bytes(&file.f32s(names[0], &shape)?), weights)),
     }
 }
 
@@ -305,6 +318,7 @@ fn operator_logits(
         context_lens: Memory::full("context_lens", s32_bytes(rows)),
         b: SEQUENCES as u32,
         s_q: 1,
+        index_heads: INDEX_HEADS as u32,
         max_pages: COLUMNS as u32,
         stride_block_table: COLUMNS as u64,
         stride_logits,
@@ -376,7 +390,7 @@ fn pool_for(rows: usize, page_size: u32) -> u32 {
     rows.div_ceil(page_size as usize) as u32 + 1
 }
 
-/// Cases of the golden checkpoint: index logits and picks of its ratio-4 layers in three formats, attention of every
+/// Cases of the golden checkpoint: index logits and picks of its ratio-4 layers in four formats, attention of every
 /// layer in both row formats.
 pub fn activations(dir: &GoldenDir) -> Result<Vec<Case>, GoldenError> {
     let plain = dir.file("goldens")?;
@@ -510,6 +524,21 @@ impl Activations<'_> {
                     index_k.put(index_k_fp8_scale(&pages, page, row), &scale.to_le_bytes());
                 }
             }
+            IndexKFormat::Fp4 => {
+                let codes = file.bytes(&codes, "U8", &[count, D_INDEX / 2])?;
+                let scales = file.bytes(&self.name("index_k_scale"), "U8", &[count, 4])?;
+                for (j, (codes, scales)) in codes.chunks(D_INDEX / 2).zip(scales.chunks(4)).enumerate() {
+                    let (page, row) = shuffled(&pages, j);
+                    index_k.put(index_k_fp4_data(&pages, page, row), codes);
+                    index_k.put(index_k_fp4_scale(&pages, page, row), scales);
+                }
+            }
+            IndexKFormat::F32 { d } => {
+                for (j, row) in file.f32s(&codes, &[count, d as usize])?.chunks(d as usize).enumerate() {
+                    let (page, at) = shuffled(&pages, j);
+                    index_k.put(f32_row(&pages, page, at, d), &f32_bytes(row));
+                }
+            }
         }
         let all_weights = self.plain.f32s(&self.name("index_w"), &[self.tokens, INDEX_HEADS])?;
         let probe_weights =
@@ -533,6 +562,7 @@ impl Activations<'_> {
             context_lens: Memory::full("context_lens", s32_bytes(&lens(&mut self.probes.iter().copied()))),
             b: b as u32,
             s_q: 1,
+            index_heads: INDEX_HEADS as u32,
             max_pages: columns as u32,
             stride_block_table: columns as u64,
             stride_logits,

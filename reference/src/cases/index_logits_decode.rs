@@ -1,8 +1,11 @@
 //! Cases of `index_logits_decode`: ragged lengths, empty rows, invalid pages, padded strides, NaN, exact zeros.
 
 use super::{Draw, Size, invalid};
-use crate::formats::{bf16_bytes, f32_bytes, quantise_index_row, s32_bytes};
-use crate::layout::{D_INDEX, INDEX_HEADS, LOGITS_STRIDE_MULTIPLE, index_k_bf16, index_k_fp8_data, index_k_fp8_scale};
+use crate::formats::{bf16_bytes, f32_bytes, quantise_fp4_row, quantise_index_row, s32_bytes};
+use crate::layout::{
+    D_INDEX, INDEX_HEADS, LOGITS_STRIDE_MULTIPLE, f32_row, index_k_bf16, index_k_fp4_data, index_k_fp4_scale,
+    index_k_fp8_data, index_k_fp8_scale,
+};
 use crate::ops::{IndexKFormat, Pages, ScaleRule};
 use crate::problem::{IndexLogitsProblem, Memory, Problem};
 use crate::rng::Rng;
@@ -28,6 +31,8 @@ pub struct Shape {
     pub lens: Vec<i32>,
     /// Queries per sequence.
     pub s_q: u32,
+    /// Heads of the indexer.
+    pub index_heads: u32,
     /// Rows per page.
     pub page_size: u32,
     /// Bytes between pages beyond the smallest stride, a multiple of 16.
@@ -54,6 +59,7 @@ impl Default for Shape {
             format: IndexKFormat::Fp8,
             lens: Vec::new(),
             s_q: 1,
+            index_heads: INDEX_HEADS as u32,
             page_size: 64,
             page_pad: 0,
             max_pages: None,
@@ -103,9 +109,10 @@ impl Shape {
             block_table.put(4 * sequence as u64 * stride_block_table, &s32_bytes(&line));
         }
 
-        let per_row = (INDEX_HEADS * D_INDEX) as u64 * self.format.query_bytes();
+        let heads = u64::from(self.index_heads);
+        let per_row = heads * self.format.query_head_bytes();
         let mut index_q = Memory::undefined("index_q", self.lens.len() as u64 * per_row);
-        let mut index_weights = Memory::undefined("index_weights", (self.lens.len() * INDEX_HEADS * 4) as u64);
+        let mut index_weights = Memory::undefined("index_weights", self.lens.len() as u64 * heads * 4);
         for (row, &len) in self.lens.iter().enumerate() {
             if len <= 0 {
                 continue; // nothing of this row is looked at
@@ -113,7 +120,7 @@ impl Shape {
             let poisoned = self.values == Values::Nan && row + 1 == self.lens.len() && self.lens.len() > 1;
             let (q, w) = self.query(&mut rng, poisoned);
             index_q.put(row as u64 * per_row, &q);
-            index_weights.put((row * INDEX_HEADS * 4) as u64, &f32_bytes(&w));
+            index_weights.put(row as u64 * heads * 4, &f32_bytes(&w));
         }
 
         let columns = (max_pages * page_size) as u64;
@@ -127,6 +134,7 @@ impl Shape {
             context_lens: Memory::full("context_lens", s32_bytes(&self.lens)),
             b: b as u32,
             s_q: self.s_q,
+            index_heads: self.index_heads,
             max_pages: max_pages as u32,
             stride_block_table,
             stride_logits: columns.next_multiple_of(LOGITS_STRIDE_MULTIPLE) + self.logits_pad * LOGITS_STRIDE_MULTIPLE,
@@ -143,21 +151,32 @@ impl Shape {
 
     /// Keys of the first `rows` rows of a page, each with a size of its own, so that a scale of another row is seen.
     fn fill_page(&self, rng: &mut Rng, index_k: &mut Memory, pages: &Pages, page: u32, rows: u32) {
-        let mut scales = Vec::new();
+        let (mut scales, mut fp4_scales) = (Vec::new(), Vec::new());
+        let d = self.format.d();
         for row in 0..rows {
             let size = (rng.normal() as f32).exp();
-            let mut key: [f32; D_INDEX] = std::array::from_fn(|_| size * self.draw(rng));
+            let mut key: Vec<f32> = (0..d).map(|_| size * self.draw(rng)).collect();
             match self.values {
                 // -0 * positive query: far enough from zero that no rounding makes the dot positive
-                Values::Negative => key = key.map(|k| -(k.abs() + 0.1)),
-                Values::Nan if row % 7 == 3 => key[rng.below(128) as usize] = f32::NAN,
+                Values::Negative => key.iter_mut().for_each(|k| *k = -(k.abs() + 0.1)),
+                Values::Nan if row % 7 == 3 => key[rng.below(u64::from(d)) as usize] = f32::NAN,
                 _ => {}
             }
             match self.format {
+                IndexKFormat::F32 { d } => index_k.put(f32_row(pages, page, row, d), &f32_bytes(&key)),
+                IndexKFormat::Fp4 => {
+                    let (codes, mut of_row) = quantise_fp4_row(&row_128(&key));
+                    index_k.put(index_k_fp4_data(pages, page, row), &codes);
+                    // a NaN has no code: it comes with the scale
+                    if self.values == Values::Nan && row % 7 == 5 {
+                        of_row[(row % 4) as usize] = 255;
+                    }
+                    fp4_scales.extend(of_row);
+                }
                 IndexKFormat::Bf16 => index_k.put(index_k_bf16(pages, page, row), &bf16_bytes(&key)),
                 IndexKFormat::Fp8 => {
                     let rule = if row % 2 == 0 { ScaleRule::Exact } else { ScaleRule::PowerOfTwo };
-                    let (scale, codes) = quantise_index_row(&key, rule);
+                    let (scale, codes) = quantise_index_row(&row_128(&key), rule);
                     index_k.put(index_k_fp8_data(pages, page, row), &codes);
                     scales.push(if self.values == Values::Nan && row % 7 == 5 { f32::NAN } else { scale });
                 }
@@ -166,18 +185,21 @@ impl Shape {
         if self.format == IndexKFormat::Fp8 {
             index_k.put(index_k_fp8_scale(pages, page, 0), &f32_bytes(&scales));
         }
+        if self.format == IndexKFormat::Fp4 {
+            index_k.put(index_k_fp4_scale(pages, page, 0), &fp4_scales);
+        }
     }
 
     /// Query bytes of one row, and its head weights with the query scales folded in.
     fn query(&self, rng: &mut Rng, poisoned: bool) -> (Vec<u8>, Vec<f32>) {
         let (mut bytes, mut weights) = (Vec::new(), Vec::new());
-        for head in 0..INDEX_HEADS {
-            let mut q: [f32; D_INDEX] = std::array::from_fn(|_| self.draw(rng));
+        for head in 0..self.index_heads {
+            let mut q: Vec<f32> = (0..self.format.d()).map(|_| self.draw(rng)).collect();
             if self.values == Values::Negative {
-                q = q.map(|q| q.abs() + 0.1);
+                q.iter_mut().for_each(|q| *q = q.abs() + 0.1);
             }
             if poisoned && head == 5 {
-                q[77] = f32::NAN;
+                q[47] = f32::NAN;
             }
             // 128^-1/2 and 64^-1/2, then any sign
             let w = 0.011_048_543 * rng.normal() as f32;
@@ -186,8 +208,20 @@ impl Shape {
                     bytes.extend(bf16_bytes(&q));
                     weights.push(w);
                 }
+                IndexKFormat::F32 { .. } => {
+                    bytes.extend(f32_bytes(&q));
+                    weights.push(w);
+                }
+                IndexKFormat::Fp4 => {
+                    let (codes, mut scales) = quantise_fp4_row(&row_128(&q));
+                    if poisoned && head == 5 {
+                        scales[1] = 255;
+                    }
+                    bytes.extend(codes.into_iter().chain(scales));
+                    weights.push(w);
+                }
                 IndexKFormat::Fp8 => {
-                    let (scale, codes) = quantise_index_row(&q, ScaleRule::Exact);
+                    let (scale, codes) = quantise_index_row(&row_128(&q), ScaleRule::Exact);
                     bytes.extend(codes);
                     weights.push(w * scale);
                 }
@@ -195,6 +229,11 @@ impl Shape {
         }
         (bytes, weights)
     }
+}
+
+/// A row of a format whose width is fixed.
+fn row_128(values: &[f32]) -> [f32; D_INDEX] {
+    values.try_into().expect("formats other than f32 have 128 channels")
 }
 
 /// All cases of this operation.

@@ -3,8 +3,8 @@
 
 use super::{Size, invalid};
 use crate::formats::{bf16_bytes, f32_bytes, quantise_nope_tile, s32_bytes};
-use crate::layout::{D_KV, D_NOPE, NOPE_TILE, NOPE_TILES, bf16_kv, v4_fp8_data, v4_fp8_footer};
-use crate::ops::{KvFormat, Pages};
+use crate::layout::{D_NOPE, NOPE_TILE, NOPE_TILES, bf16_kv, f32_row, v4_fp8_data, v4_fp8_footer};
+use crate::ops::{Dtype, KvFormat, Pages};
 use crate::problem::{ListProblem, Memory, Problem, SparseMlaProblem};
 use crate::rng::Rng;
 use crate::suite::Case;
@@ -94,6 +94,8 @@ impl List {
 /// A problem in words.
 #[derive(Debug, Clone)]
 pub struct Shape {
+    /// Type of `q` and `out`.
+    pub dtype: Dtype,
     /// Row format.
     pub format: KvFormat,
     /// Query tokens.
@@ -108,7 +110,7 @@ pub struct Shape {
     pub sink: Sink,
     /// Values.
     pub values: Values,
-    /// Elements between heads beyond 512, and between tokens beyond the heads, of `q` and `out`; multiples of 8.
+    /// Elements between heads beyond their width, and between tokens beyond the heads, of `q` and `out`; multiples of 8.
     pub pads: [u64; 4],
     /// Splits.
     pub num_splits: Option<u32>,
@@ -117,6 +119,7 @@ pub struct Shape {
 impl Default for Shape {
     fn default() -> Shape {
         Shape {
+            dtype: Dtype::Bf16,
             format: KvFormat::V4Fp8,
             t: 1,
             h: 8,
@@ -147,15 +150,17 @@ impl Shape {
 
         let [q_h, q_t, out_h, out_t] = self.pads;
         let strides = |pad_h: u64, pad_t: u64| {
-            let stride_h = D_KV as u64 + pad_h;
+            let stride_h = u64::from(self.format.d()) + pad_h;
             [u64::from(self.h) * stride_h + pad_t, stride_h]
         };
         let stride_q = strides(q_h, q_t);
-        let mut q = Memory::undefined("q", 2 * u64::from(self.t) * stride_q[0]);
+        let size = self.dtype.bytes();
+        let mut q = Memory::undefined("q", size * u64::from(self.t) * stride_q[0]);
         for token in 0..u64::from(self.t) {
             for head in 0..u64::from(self.h) {
                 let row = self.query(&mut rng, directions[token as usize].as_deref());
-                q.put(2 * (token * stride_q[0] + head * stride_q[1]), &bf16_bytes(&row));
+                let bytes = if self.dtype == Dtype::F32 { f32_bytes(&row) } else { bf16_bytes(&row) };
+                q.put(size * (token * stride_q[0] + head * stride_q[1]), &bytes);
             }
         }
         let attn_sink = (self.sink != Sink::Absent).then(|| {
@@ -171,6 +176,7 @@ impl Shape {
             Memory::full("attn_sink", f32_bytes(&sink))
         });
         SparseMlaProblem {
+            dtype: self.dtype,
             format: self.format,
             q,
             window,
@@ -186,7 +192,7 @@ impl Shape {
     }
 
     fn query(&self, rng: &mut Rng, direction: Option<&[f32]>) -> Vec<f32> {
-        let mut row: Vec<f32> = (0..D_KV).map(|_| rng.normal() as f32).collect();
+        let mut row: Vec<f32> = (0..self.format.d()).map(|_| rng.normal() as f32).collect();
         match (self.values, direction) {
             (Values::Peaked, Some(direction)) => {
                 let length = direction.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-3);
@@ -268,6 +274,7 @@ impl Shape {
             }
             match self.format {
                 KvFormat::Bf16 => cache.put(bf16_kv(&pages, page, row), &bf16_bytes(&values)),
+                KvFormat::F32 { d } => cache.put(f32_row(&pages, page, row, d), &f32_bytes(&values)),
                 KvFormat::V4Fp8 => {
                     let (data, footer) = self.v4_row(rng, &values);
                     cache.put(v4_fp8_data(&pages, page, row), &data);
@@ -291,7 +298,7 @@ impl Shape {
     /// One row; its size and those of its tiles differ from those of the others.
     fn row(&self, rng: &mut Rng) -> Vec<f32> {
         let mut size = 1.0;
-        (0..D_KV)
+        (0..self.format.d() as usize)
             .map(|c| {
                 if c % NOPE_TILE == 0 {
                     size = (0.7 * rng.normal()).exp();

@@ -1,9 +1,8 @@
 //! What the cases of both writers share: rows with awkward values, slots in random order, a cache full of noise.
 
 use super::{Draw, invalid};
-use crate::formats::{bf16, bf16_bytes, s32_bytes};
-use crate::layout::{D_INDEX, D_KV};
-use crate::ops::{Pages, ScaleRule};
+use crate::formats::{bf16, bf16_bytes, f32_bytes, s32_bytes};
+use crate::ops::{Dtype, Pages, ScaleRule};
 use crate::problem::{Memory, RowFormat, WriteProblem};
 use crate::rng::Rng;
 
@@ -27,6 +26,7 @@ pub(super) enum Rows {
 /// A problem in words.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
+    pub(super) dtype: Dtype,
     pub(super) format: RowFormat,
     pub(super) scale_rule: ScaleRule,
     pub(super) t: u32,
@@ -44,6 +44,7 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn of(format: RowFormat, t: u32, rows: Rows) -> Shape {
         Shape {
+            dtype: Dtype::Bf16,
             format,
             scale_rule: ScaleRule::Exact,
             t,
@@ -58,8 +59,8 @@ impl Shape {
 
     fn width(&self) -> usize {
         match self.format {
-            RowFormat::Kv(_) => D_KV,
-            RowFormat::IndexK(_) => D_INDEX,
+            RowFormat::Kv(format) => format.d() as usize,
+            RowFormat::IndexK(format) => format.d() as usize,
         }
     }
 
@@ -86,9 +87,12 @@ impl Shape {
             .collect();
 
         let stride_rows = self.width() as u64 + self.stride_pad;
-        let mut rows = Memory::undefined("rows", 2 * t as u64 * stride_rows);
+        let size = self.dtype.bytes();
+        let mut rows = Memory::undefined("rows", size * t as u64 * stride_rows);
         for token in 0..t {
-            rows.put(2 * token as u64 * stride_rows, &bf16_bytes(&self.row(&mut rng, token)));
+            let row = self.row(&mut rng, token);
+            let bytes = if self.dtype == Dtype::F32 { f32_bytes(&row) } else { bf16_bytes(&row) };
+            rows.put(size * token as u64 * stride_rows, &bytes);
         }
         let len = u64::from(num_pages - 1) * pages.page_stride_bytes + page_bytes;
         let start = pages.page_start(self.first_page);
@@ -97,6 +101,7 @@ impl Shape {
         cache.put(start, &noise);
         let watched = std::iter::once(start..len).collect();
         WriteProblem {
+            dtype: self.dtype,
             format: self.format,
             scale_rule: self.scale_rule,
             rows,

@@ -56,6 +56,11 @@ pub enum KvFormat {
     V4Fp8,
     /// 1,024 B: 512 bf16.
     Bf16,
+    /// `4 * d` B: f32. The width of rows, queries and outputs is `d` instead of 512.
+    F32 {
+        /// Channels, 1 to 8,192.
+        d: u32,
+    },
 }
 
 /// Row format of an index-K cache.
@@ -65,6 +70,13 @@ pub enum IndexKFormat {
     Fp8,
     /// 256 B: 128 bf16.
     Bf16,
+    /// 68 B, block-planar: P x 64 B of e2m1 codes (low nibble = even channel), then P x 4 ue8m0, one per 32 channels.
+    Fp4,
+    /// `4 * d` B: f32. The width of rows and queries is `d` instead of 128.
+    F32 {
+        /// Channels, 1 to 8,192.
+        d: u32,
+    },
 }
 
 /// How `index_k_write` makes an fp8 scale.
@@ -109,13 +121,16 @@ impl<B> Copy for Paged<'_, B> {}
 /// `r` is query `r % s_q` of sequence `r / s_q`; its `n` is `context_lens[r]` clamped to `0..=max_pages * page_size`.
 /// Entries `j < n` whose page id lies outside the pool are -inf and their memory is not read. Entries at and beyond `n`
 /// are -inf (up to the row stride) when cleaning is asked for and not written otherwise.
+///
+/// `k_scale` is the row's f32 for fp8 and 1 otherwise. fp4: `q . k = sum_g qs_g ks_g sum_c q_c k_c` over the four groups of
+/// 32 channels, `q_c` and `k_c` the values of the codes; a scale byte of 255 is NaN.
 #[derive(Debug)]
 pub struct IndexLogitsDecode<'a, B> {
-    /// Format of `index_q` (e4m3 or bf16) and `index_k`.
+    /// Format of `index_q` and `index_k`.
     pub format: IndexKFormat,
-    /// `[b, s_q, 64, 128]` e4m3 or bf16, contiguous.
+    /// `[b, s_q, index_heads, d]` e4m3, bf16 or f32, contiguous; fp4: `[b, s_q, index_heads]` of 64 code bytes and 4 ue8m0.
     pub index_q: &'a B,
-    /// `[b, s_q, 64]` f32, contiguous.
+    /// `[b, s_q, index_heads]` f32, contiguous.
     pub index_weights: &'a B,
     /// Index-K pages.
     pub index_k: Paged<'a, B>,
@@ -129,6 +144,8 @@ pub struct IndexLogitsDecode<'a, B> {
     pub b: u32,
     /// Queries per sequence, 1 to 4.
     pub s_q: u32,
+    /// Heads of the indexer, 1 to 128; the kernels take 64.
+    pub index_heads: u32,
     /// Columns of the block table in use.
     pub max_pages: u32,
     /// Row stride of the block table.
@@ -203,11 +220,15 @@ pub struct SlotList<'a, B> {
 /// With `l_i = sm_scale * q . k_i` over the valid entries of both lists (an entry that stands there twice counts twice) and
 /// `m = max l_i`: `out = sum e^(l_i - m) k_i / (sum e^(l_i - m) + e^(sink - m))`, `lse = m + ln sum e^(l_i - m)`. No valid
 /// entry: out 0, lse -inf. Sink +inf: out 0 and lse unchanged; sink -inf or no sink: no extra term.
+///
+/// `d` is 512, or the width of [`KvFormat::F32`].
 #[derive(Debug)]
 pub struct SparseMlaDecode<'a, B> {
+    /// Type of `q` and `out`.
+    pub dtype: Dtype,
     /// Row format of both caches.
     pub format: KvFormat,
-    /// `[t, h, 512]` bf16.
+    /// `[t, h, d]`.
     pub q: &'a B,
     /// Window rows.
     pub window: SlotList<'a, B>,
@@ -215,19 +236,19 @@ pub struct SparseMlaDecode<'a, B> {
     pub compressed: Option<SlotList<'a, B>>,
     /// `[h]` f32.
     pub attn_sink: Option<&'a B>,
-    /// Out `[t, h, 512]` bf16.
+    /// Out `[t, h, d]`.
     pub out: &'a mut B,
     /// Out `[t, h]` f32, natural logarithm, sink not included, -inf when no row is valid.
     pub lse: &'a mut B,
     /// Query tokens.
     pub t: u32,
-    /// Heads: 8, 16, 32, 64 or 128.
+    /// Heads, 1 to 256; the kernels take 8, 16, 32, 64 and 128.
     pub h: u32,
-    /// Strides of `q` along t and h: multiples of 8, at least 512 along h, and tokens do not overlap.
+    /// Strides of `q` along t and h: at least `d` along h, tokens do not overlap, multiples of 8 with bf16.
     pub stride_q: [u64; 2],
     /// Strides of `out` along t and h, same rules.
     pub stride_out: [u64; 2],
-    /// 512^-1/2; finite.
+    /// `d^-1/2`; finite.
     pub sm_scale: f32,
     /// Splits along the rows; `None` leaves it to the implementation. The result may differ by rounding only.
     pub num_splits: Option<u32>,
@@ -251,7 +272,7 @@ pub struct SplitCombine<'a, B> {
     pub lse: &'a mut B,
     /// Query tokens.
     pub t: u32,
-    /// Heads.
+    /// Heads, 1 to 256; the kernels take 8, 16, 32, 64 and 128.
     pub h: u32,
     /// Splits, at least 1.
     pub num_splits: u32,
@@ -263,13 +284,19 @@ pub struct SplitCombine<'a, B> {
 ///
 /// `v4_fp8`: per 64 of the 448 nope channels `a = clamp(amax, 1e-4, f32::MAX)`, `s = 2^ceil(log2(a / 448))`, code =
 /// `e4m3(clamp(x / s, -448, 448))` to nearest even, zeros keep their sign; `amax` ignores NaN, a NaN is stored as a NaN
-/// (0x7f or 0xff, both are right). Rope channels verbatim, pad byte 0. Bytes outside the written rows stay as they are.
+/// (0x7f or 0xff, both are right). Rope channels in bf16, pad byte 0. Bytes outside the written rows stay as they are.
 /// Two tokens for one slot in one call are a caller error.
+///
+/// Everything starts from the value as it is given: quantisers see f32 rows without a rounding to bf16. bf16 channels of f32
+/// rows are rounded once, to nearest even (a NaN becomes quiet and keeps sign and upper payload); a type that is stored as
+/// it is given is copied bit by bit.
 #[derive(Debug)]
 pub struct KvWrite<'a, B> {
+    /// Type of `rows`.
+    pub dtype: Dtype,
     /// Format to write.
     pub format: KvFormat,
-    /// `[t, 512]` bf16, normed and rotated.
+    /// `[t, d]`, normed and rotated; `d` is 512, or the width of [`KvFormat::F32`].
     pub rows: &'a B,
     /// `[t]` s32; -1 and anything else out of range is skipped.
     pub slot_mapping: &'a B,
@@ -279,22 +306,26 @@ pub struct KvWrite<'a, B> {
     pub pages: Pages,
     /// Tokens.
     pub t: u32,
-    /// Row stride of `rows`.
+    /// Row stride of `rows`, a multiple of 8 with bf16.
     pub stride_rows: u64,
 }
 
 /// Operands of [`Ops::index_k_write`].
 ///
-/// bf16: verbatim. fp8: one f32 scale per row, `s = clamp(amax, 1e-4, f32::MAX) / 448` (rounded up to a power of two under
+/// bf16 and f32: as in [`KvWrite`]. fp8: one f32 scale per row, `s = clamp(amax, 1e-4, f32::MAX) / 448` (rounded up to a power of two under
 /// [`ScaleRule::PowerOfTwo`]), code = `e4m3(clamp(x / s, -448, 448))`, both divisions correctly rounded f32; NaN and the
-/// order of bytes as in [`KvWrite`]. No Hadamard transform is applied here. Bytes outside the written rows stay as they are.
+/// order of bytes as in [`KvWrite`]. fp4: per 32 channels `a = clamp(amax, 6 * 2^-126, f32::MAX)`, `s = 2^ceil(log2(a / 6))`
+/// with a correctly rounded division, code = `e2m1(clamp(x / s, -6, 6))`, ties to the even code; zeros keep their sign, a NaN
+/// is stored as 0. No Hadamard transform is applied here. Bytes outside the written rows stay as they are.
 #[derive(Debug)]
 pub struct IndexKWrite<'a, B> {
+    /// Type of `rows`.
+    pub dtype: Dtype,
     /// Format to write.
     pub format: IndexKFormat,
     /// Scale of the fp8 format.
     pub scale_rule: ScaleRule,
-    /// `[t, 128]` bf16.
+    /// `[t, d]`; `d` is 128, or the width of [`IndexKFormat::F32`].
     pub rows: &'a B,
     /// `[t]` s32.
     pub slot_mapping: &'a B,
@@ -304,7 +335,7 @@ pub struct IndexKWrite<'a, B> {
     pub pages: Pages,
     /// Tokens.
     pub t: u32,
-    /// Row stride of `rows`.
+    /// Row stride of `rows`, a multiple of 8 with bf16.
     pub stride_rows: u64,
 }
 
