@@ -17,25 +17,47 @@ use safetensors::tensor::{TensorView, serialize};
 use sha2::{Digest, Sha256};
 
 /// Target file, source file, and the tensors by prefix.
-const PARTS: [(&str, &str, &[&str]); 11] = [
+const PARTS: [(&str, &str, &[&str]); 17] = [
     ("kernels.1", "kernels", &["seq_len", "n_rows", "page_table", "kv."]),
     ("kernels.2", "kernels", &["index."]),
     ("kernels.3", "kernels", &["attn."]),
     ("goldens.1", "goldens", &["probe_positions", "layers.*.q", "layers.*.topk"]),
     ("goldens.2", "goldens", &["layers.*.index_w", "layers.*.index_k"]),
+    ("goldens.3", "goldens", &["input_ids", "gen.", "logits", "layers.*.attn_in", "layers.*.attn_out"]),
+    ("goldens.4", "goldens", &["layers.0.kv", "layers.1.kv", "layers.*.hc_", "layers.*.expert_"]),
+    (
+        "goldens.5",
+        "goldens",
+        &["layers.2.kv", "layers.3.kv", "layers.*.dec.", "layers.*.index_logits", "layers.*.topk_margin"],
+    ),
+    (
+        "goldens.6",
+        "goldens",
+        &["layers.*.attn_core", "layers.*.ffn_in", "layers.*.moe_out", "layers.*.streams_", "layers.*.state."],
+    ),
+    ("goldens.7", "goldens", &["layers.*.index_q", "layers.*.comp", "layers.*.end."]),
     ("goldens-kvfp8.1", "goldens-kvfp8", &["layers.*.attn_core"]),
     (
         "goldens-kvfp8.2",
         "goldens-kvfp8",
         &["layers.*.kv_codes", "layers.*.kv_scale", "layers.*.kv_rope", "layers.*.comp_"],
     ),
+    ("goldens-kvfp8.3", "goldens-kvfp8", &["layers.*.attn_out", "layers.*.free.", "gen.", "logits"]),
     ("goldens-index-bf16", "goldens-index-bf16", INDEX),
     ("goldens-index-fp8", "goldens-index-fp8", INDEX),
     ("goldens-index-fp8pow2", "goldens-index-fp8pow2", INDEX),
     ("goldens-index-mxfp4", "goldens-index-mxfp4", INDEX),
 ];
 
-const INDEX: &[&str] = &["layers.*.index_", "layers.*.topk"];
+const INDEX: &[&str] = &[
+    "layers.*.index_",
+    "layers.*.topk",
+    "layers.*.topk_margin",
+    "layers.*.attn_out",
+    "layers.*.free.",
+    "gen.",
+    "logits",
+];
 
 /// Largest file, bytes.
 const LIMIT: usize = 2_000_000;
