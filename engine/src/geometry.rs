@@ -119,6 +119,11 @@ impl CacheShape {
         Ok(())
     }
 
+    /// Whether running requests have rings of their own.
+    pub const fn has_request_slots(&self) -> bool {
+        matches!(self.hca_state, HcaState::PerRequest)
+    }
+
     /// CSA rows of a compressed page.
     pub const fn csa_rows(&self) -> u32 {
         self.page_tokens / self.csa_ratio

@@ -8,4 +8,8 @@ pub mod geometry;
 pub mod ids;
 pub mod memory;
 pub mod model;
+pub mod pools;
+pub mod prefix;
+pub mod scheduler;
+pub mod sequence;
 pub mod step;

@@ -1,0 +1,6 @@
+//! The scheduler with a model that reads and writes caches through the arrays of a batch, and notices every wrong slot.
+
+mod fake;
+mod harness;
+mod random;
+mod rules;
