@@ -6,7 +6,8 @@ use kernel_bindings::emulated::Emulated;
 use kernel_bindings::host::HostOps;
 use kernel_bindings::ops::KernelOps;
 use reference::ops::{
-    IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, SparseMlaDecode, SplitCombine, TopkSelect,
+    IndexKWrite, IndexLogitsDecode, KvWrite, Linear, MoeExperts, Ops, OpsError, SparseMlaDecode, SplitCombine,
+    TopkSelect,
 };
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -110,5 +111,11 @@ impl<O: Clock> Ops for Timed<'_, O> {
     }
     fn index_k_write(&self, args: IndexKWrite<'_, O::Buffer>) -> Result<(), OpsError> {
         self.measure(|| self.ops.index_k_write(args))
+    }
+    fn linear(&self, args: Linear<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.linear(args))
+    }
+    fn moe_experts(&self, args: MoeExperts<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.moe_experts(args))
     }
 }

@@ -5,6 +5,10 @@
 //! lives on a device (context lengths, slots, page ids) is not looked at; what odd values there mean is part of each
 //! operation's contract. An empty batch is valid.
 
+mod products;
+
+pub use products::K_MULTIPLE;
+
 use crate::layout::{D_KV, LOGITS_STRIDE_MULTIPLE, MAX_F32_CHANNELS, MAX_HEADS, MAX_INDEX_HEADS, MAX_TOPK};
 use crate::ops::{
     Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, OpsError, Pages, SlotList, SparseMlaDecode,

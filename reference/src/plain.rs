@@ -4,6 +4,8 @@
 //! of the terms that it is made of, or `None` where the operation does not write. [`ReferenceOps`] offers the same through
 //! [`Ops`], rounded to the type of the output. Nothing here is quick, and nothing is shared with what it judges.
 
+pub mod products;
+
 use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, Axis, Slice};
 
 use crate::formats::{
@@ -15,8 +17,8 @@ use crate::layout::{
     index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
 use crate::ops::{
-    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Pages, SlotList,
-    SparseMlaDecode, SplitCombine, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Linear, MoeExperts, Ops, OpsError, Pages,
+    SlotList, SparseMlaDecode, SplitCombine, TopkSelect,
 };
 
 /// What one element of an output must be.
@@ -533,6 +535,20 @@ impl Ops for ReferenceOps {
     fn index_k_write(&self, mut args: IndexKWrite<'_, Bytes>) -> Result<(), OpsError> {
         args.check(len)?;
         index_k_write(&mut args);
+        Ok(())
+    }
+
+    fn linear(&self, args: Linear<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        let cells = products::linear(&args);
+        products::put_rows(args.out_dtype, args.out, &cells, args.stride_out);
+        Ok(())
+    }
+
+    fn moe_experts(&self, args: MoeExperts<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        let cells = products::moe_experts(&args);
+        put_f32(args.out, &cells);
         Ok(())
     }
 }

@@ -4,6 +4,10 @@
 //! output must hold. Memory that a problem does not describe must not matter: it is filled with 0xff (NaN in every
 //! format) or left as the implementation hands it out.
 
+mod products;
+
+pub use products::{LinearProblem, MoeProblem, ProductsProblem, WeightMemory};
+
 use std::ops::Range;
 
 use crate::compare::{self, Bound, Float, Verdict};
@@ -318,6 +322,7 @@ pub enum Problem {
     SparseMlaDecode(Box<SparseMlaProblem>),
     SplitCombine(CombineProblem),
     Write(WriteProblem),
+    Products(Box<ProductsProblem>),
 }
 
 impl Problem {
@@ -328,6 +333,7 @@ impl Problem {
             Problem::TopkSelect(_) => "topk_select",
             Problem::SparseMlaDecode(_) => "sparse_mla_decode",
             Problem::SplitCombine(_) => "split_combine",
+            Problem::Products(p) => p.op(),
             Problem::Write(w) => match w.format {
                 RowFormat::Kv(_) => "kv_write",
                 RowFormat::IndexK(_) => "index_k_write",
@@ -343,6 +349,7 @@ impl Problem {
             Problem::SparseMlaDecode(p) => p.run(ops, fill),
             Problem::SplitCombine(p) => p.run(ops, fill),
             Problem::Write(p) => p.run(ops, fill),
+            Problem::Products(p) => p.run(ops, fill),
         }
     }
 
@@ -360,6 +367,7 @@ impl Problem {
             }
             Problem::SparseMlaDecode(_) | Problem::SplitCombine(_) => vec!["out", "lse"],
             Problem::Write(_) => vec!["cache"],
+            Problem::Products(_) => vec!["out"],
         }
     }
 
@@ -371,6 +379,7 @@ impl Problem {
             Problem::SparseMlaDecode(p) => p.expected(),
             Problem::SplitCombine(p) => p.expected(),
             Problem::Write(p) => p.expected(),
+            Problem::Products(p) => p.expected(),
         }
     }
 }

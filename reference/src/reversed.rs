@@ -105,6 +105,10 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
             }
             attention_lines(Dtype::Bf16, p.t, p.h, 512, p.stride_out)
         }
+        Problem::Products(p) => {
+            let (tokens, stride, len) = p.reverse(memory);
+            vec![Lines::of(tokens, stride, len)]
+        }
     };
     Some((problem, lines))
 }

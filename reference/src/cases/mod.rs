@@ -7,6 +7,9 @@ pub mod golden;
 pub mod index_k_write;
 pub mod index_logits_decode;
 pub mod kv_write;
+pub mod linear;
+pub mod moe_experts;
+pub mod products;
 pub mod sparse_mla_decode;
 pub mod split_combine;
 pub mod topk_select;
@@ -37,6 +40,8 @@ pub fn all(size: Size) -> Vec<Case> {
     cases.extend(split_combine::cases());
     cases.extend(kv_write::cases());
     cases.extend(index_k_write::cases());
+    cases.extend(linear::cases());
+    cases.extend(moe_experts::cases());
     cases.retain(|case| case.size <= size);
     cases
 }

@@ -34,14 +34,17 @@ impl Dtype {
     }
 }
 
-/// How a weight matrix `[rows, k]` is stored, row-major. Values are decoded exactly; products are with the decoded values.
+/// How a weight matrix `[rows, k]` is stored, row-major. `k` is a multiple of 32. Values are decoded to f32, which is exact
+/// (a code times a scale beyond the range of f32 is infinite; a NaN code or the scale byte 255 gives NaN); products are with
+/// the decoded values. Where they are made of bf16, a decoded value below 2^-126 keeps the bits that bf16 has there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightFormat {
     /// f32.
     F32,
     /// bf16.
     Bf16,
-    /// e4m3, one ue8m0 scale per 128 x 128 block: scales `[ceil(rows / 128), ceil(k / 128)]`.
+    /// e4m3, one ue8m0 scale per 128 x 128 block: scales `[ceil(rows / 128), ceil(k / 128)]`. `rows` are all rows of the
+    /// operand: matrices that are stacked have blocks of their own only where their rows are a multiple of 128.
     Fp8Block128,
     /// e2m1, two codes per byte (low nibble = even k), one ue8m0 scale per 32 along k: scales `[rows, k / 32]`.
     Fp4Block32,
@@ -174,7 +177,8 @@ pub struct HcPost<'a, B> {
 }
 
 /// Operands of [`super::Ops::linear`]: `out[t, g, i] = sum_k x[t, g, k] w[g * n + i, k]`, in f32, rounded once to
-/// `out_dtype`; with `accumulate` added to what `out` (f32) holds.
+/// `out_dtype`; with `accumulate` added to what `out` (f32) holds. NaN and infinities of a row of `x` stay in that row.
+/// Elements of `out` between the rows are not written.
 #[derive(Debug)]
 pub struct Linear<'a, B> {
     /// Type of `x`.
@@ -195,9 +199,9 @@ pub struct Linear<'a, B> {
     pub groups: u32,
     /// Outputs per group.
     pub n: u32,
-    /// Inputs per group.
+    /// Inputs per group, a multiple of 32.
     pub k: u32,
-    /// Row stride of `x`, at least `groups * k`.
+    /// Row stride of `x`, at least `groups * k`, a multiple of 8.
     pub stride_x: u64,
     /// Row stride of `out`, at least `groups * n`.
     pub stride_out: u64,
@@ -442,7 +446,8 @@ pub struct Swiglu<'a, B> {
 ///
 /// For each pick `e` of a token that lies in `first_expert..first_expert + num_experts` (others add nothing):
 /// `[a, b] = w13[e] x` (stored), `h = silu(min(a, limit)) * clamp(b, -limit, limit)` (stored), `out += weight_e * (w2[e] h)`, in
-/// f32, over the picks in the order of the list.
+/// f32, over the picks in the order of the list. A pick that stands there twice counts twice; a token without a local pick
+/// gets zeros. NaN passes through the clamps.
 #[derive(Debug)]
 pub struct MoeExperts<'a, B> {
     /// Type of `x` and of stored values.
@@ -461,9 +466,9 @@ pub struct MoeExperts<'a, B> {
     pub out: &'a mut B,
     /// Tokens.
     pub t: u32,
-    /// Channels.
+    /// Channels, a multiple of 32.
     pub d: u32,
-    /// Channels inside an expert.
+    /// Channels inside an expert, a multiple of 32.
     pub inter: u32,
     /// Picks per token.
     pub topk: u32,
@@ -471,7 +476,7 @@ pub struct MoeExperts<'a, B> {
     pub first_expert: u32,
     /// Experts whose weights are here.
     pub num_experts: u32,
-    /// Clamp.
+    /// Clamp, not negative; infinity for none.
     pub limit: f32,
 }
 
