@@ -1,10 +1,10 @@
 //! The host operations, judged like a device.
 
 use kernel_bindings::host::HostOps;
-use reference::cases::{self, Size};
+use reference::cases::{self, Size, linear, moe_experts};
 use reference::golden::GoldenDir;
-use reference::ops::Ops;
-use reference::problem::Fill;
+use reference::ops::{Dtype, Ops, WeightFormat};
+use reference::problem::{Fill, Memory, Problem, ProductsProblem};
 use reference::{reversed, suite};
 
 #[test]
@@ -38,6 +38,59 @@ fn results_do_not_depend_on_threads_or_unused_memory_or_the_order_of_the_batch()
         let outputs = prepared.problem.run(&HostOps, Fill::Poison).unwrap();
         let order = reversed::differs(&HostOps, &prepared.problem, &outputs, Fill::Poison).unwrap();
         assert_eq!(order, None, "{}", case.name);
+    }
+}
+
+/// Some tokens of a problem as a problem of their own.
+fn tokens(problem: &ProductsProblem, from: u32, to: u32) -> ProductsProblem {
+    let part = |memory: &Memory, bytes: u64| {
+        let all = memory.image();
+        let end = (u64::from(to) * bytes).min(memory.len) as usize;
+        Memory::full(memory.label, all[(u64::from(from) * bytes) as usize..end].to_vec())
+    };
+    let mut problem = problem.clone();
+    match &mut problem {
+        ProductsProblem::Linear(p) => {
+            p.x = part(&p.x, p.dtype.bytes() * p.stride_x);
+            p.t = to - from;
+        }
+        ProductsProblem::MoeExperts(p) => {
+            p.x = part(&p.x, p.dtype.bytes() * u64::from(p.d));
+            p.expert_ids = part(&p.expert_ids, 4 * u64::from(p.topk));
+            p.expert_weights = part(&p.expert_weights, 4 * u64::from(p.topk));
+            p.t = to - from;
+        }
+    }
+    problem
+}
+
+/// Large enough for more than one thread, and for every way through the products: the bytes of a token are those that it
+/// has alone, in a batch of any size, on one thread.
+#[test]
+fn products_do_not_depend_on_the_batch_or_the_threads() {
+    use WeightFormat::{Bf16, F32, Fp4Block32, Fp8Block128};
+    let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let three = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    for dtype in [Dtype::F32, Dtype::Bf16] {
+        for format in [F32, Bf16, Fp8Block128, Fp4Block32] {
+            let linear = linear::Shape { groups: 2, ..linear::Shape::of(dtype, format, [53, 259, 96]) };
+            let experts = moe_experts::Shape::of(dtype, format, [53, 96, 96]);
+            let problems = [
+                ProductsProblem::Linear(linear.build(1)),
+                ProductsProblem::MoeExperts(moe_experts::Shape { topk: 2, ..experts }.build(1)),
+            ];
+            for problem in problems {
+                let run = |p: &ProductsProblem| {
+                    let problem = Problem::Products(Box::new(p.clone()));
+                    problem.run(&HostOps, Fill::Poison).unwrap().remove(0)
+                };
+                let all = three.install(|| run(&problem));
+                assert_eq!(one.install(|| run(&problem)), all, "{dtype:?} {format:?}: one thread");
+                let cuts = [0, 1, 3, 4, 9, 27, 53];
+                let parts: Vec<u8> = cuts.windows(2).flat_map(|cut| run(&tokens(&problem, cut[0], cut[1]))).collect();
+                assert_eq!(parts, all, "{dtype:?} {format:?}: other batches");
+            }
+        }
     }
 }
 

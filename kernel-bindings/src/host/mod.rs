@@ -3,16 +3,21 @@
 //! Same contract and same checks as a device; the arithmetic and the byte layouts are written here a second time, without
 //! the reference that judges them. Nothing is ever random: a sum has one order, whatever the number of threads.
 
+mod dots;
 mod index_k_write;
 mod index_logits_decode;
 mod kv_write;
+mod linear;
+mod moe_experts;
 mod numbers;
+mod products;
 mod sparse_mla_decode;
 mod split_combine;
 mod topk_select;
 
 use reference::ops::{
-    IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, Pages, SparseMlaDecode, SplitCombine, TopkSelect,
+    IndexKWrite, IndexLogitsDecode, KvWrite, Linear, MoeExperts, Ops, OpsError, Pages, SparseMlaDecode, SplitCombine,
+    TopkSelect,
 };
 
 /// The operations in plain Rust.
@@ -122,6 +127,18 @@ impl Ops for HostOps {
     fn index_k_write(&self, args: IndexKWrite<'_, HostBuffer>) -> Result<(), OpsError> {
         args.check(len)?;
         index_k_write::run(args);
+        Ok(())
+    }
+
+    fn linear(&self, args: Linear<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        linear::run(args);
+        Ok(())
+    }
+
+    fn moe_experts(&self, args: MoeExperts<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        moe_experts::run(args);
         Ok(())
     }
 }

@@ -75,7 +75,7 @@ fn amax_from(floor: f32, values: &[f32]) -> f32 {
 }
 
 /// Value of every e2m1 code.
-pub(super) static E2M1: [f32; 16] =
+pub(super) const E2M1: [f32; 16] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// f32 to e2m1, nearest with ties to the even code, saturating; NaN becomes 0.
@@ -131,6 +131,12 @@ pub(super) fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
     for (pair, x) in bytes.chunks_exact(2).zip(out) {
         *x = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
     }
+}
+
+/// Value of a bf16 element.
+pub(super) fn bf16_at(bytes: &[u8], element: usize) -> f32 {
+    let at = 2 * element;
+    f32::from_bits(u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]])) << 16)
 }
 
 /// f32 elements.
