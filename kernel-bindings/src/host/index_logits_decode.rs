@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 use reference::ops::{IndexKFormat, IndexLogitsDecode};
 
-use super::numbers::{E4M3, f32_at, load_f32, s32_at, widen_bf16, widen_fp4};
-use super::{HostBuffer, page_start};
+use super::numbers::{f32_at, load_f32, s32_at};
+use super::{HostBuffer, page_start, simd};
 
 /// Keys that are handled at a time: 8 vector registers of sums on the smallest machines.
 const KEYS: usize = 32;
@@ -64,9 +64,9 @@ fn load_query(format: IndexKFormat, heads: usize, index_q: &[u8], weights: &[u8]
     let bytes = index_q[row * heads * head_bytes..].chunks_exact(head_bytes);
     for (bytes, q) in bytes.zip(q.chunks_exact_mut(d)) {
         match format {
-            IndexKFormat::Fp8 => q.iter_mut().zip(bytes).for_each(|(x, &code)| *x = E4M3[code as usize]),
-            IndexKFormat::Bf16 => widen_bf16(bytes, q),
-            IndexKFormat::Fp4 => widen_fp4(&bytes[..d / 2], &bytes[d / 2..], q),
+            IndexKFormat::Fp8 => simd::e4m3_values(bytes, 1.0, q),
+            IndexKFormat::Bf16 => simd::bf16_values(bytes, q),
+            IndexKFormat::Fp4 => simd::fp4_values(&bytes[..d / 2], &bytes[d / 2..], q),
             IndexKFormat::F32 { .. } => load_f32(bytes, q),
         }
     }
@@ -87,14 +87,14 @@ fn load_key(
     let mut scale = 1.0;
     match format {
         IndexKFormat::Fp8 => {
-            values.iter_mut().zip(&page[row * d..(row + 1) * d]).for_each(|(x, &code)| *x = E4M3[code as usize]);
+            simd::e4m3_values(&page[row * d..(row + 1) * d], 1.0, &mut values);
             // all scales stand behind all codes
             scale = f32_at(&page[page_size * d..], row);
         }
-        IndexKFormat::Bf16 => widen_bf16(&page[2 * row * d..2 * (row + 1) * d], &mut values),
+        IndexKFormat::Bf16 => simd::bf16_values(&page[2 * row * d..2 * (row + 1) * d], &mut values),
         IndexKFormat::Fp4 => {
             let (codes, scales) = page.split_at(page_size * d / 2);
-            widen_fp4(&codes[row * d / 2..(row + 1) * d / 2], &scales[4 * row..4 * (row + 1)], &mut values);
+            simd::fp4_values(&codes[row * d / 2..(row + 1) * d / 2], &scales[4 * row..4 * (row + 1)], &mut values);
         }
         IndexKFormat::F32 { .. } => load_f32(&page[4 * row * d..4 * (row + 1) * d], &mut values),
     }

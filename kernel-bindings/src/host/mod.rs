@@ -11,6 +11,7 @@ mod linear;
 mod moe_experts;
 mod numbers;
 mod products;
+mod simd;
 mod sparse_mla_decode;
 mod split_combine;
 mod topk_select;
@@ -20,7 +21,7 @@ use reference::ops::{
     TopkSelect,
 };
 
-/// The operations in plain Rust.
+/// The operations in plain Rust, on the widest vectors of the machine; `SM120_HOST_VECTORS=portable`, or `avx2`, narrows them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostOps;
 

@@ -2,27 +2,18 @@
 
 use reference::ops::Dtype;
 
-/// Value of every e4m3 code.
-pub(super) static E4M3: [f32; 256] = {
-    let mut table = [0.0; 256];
-    let mut code = 0;
-    while code < 256 {
-        table[code] = e4m3_value(code as u32);
-        code += 1;
-    }
-    table
-};
+use super::simd::amax;
 
-/// An e4m3 normal is an f32 with the exponent field 120 higher; a subnormal counts 2^-9.
-const fn e4m3_value(code: u32) -> f32 {
-    let sign = (code & 0x80) << 24;
-    let magnitude = code & 0x7f;
-    let bits = match magnitude {
-        0x7f => 0x7fc0_0000,
-        0..8 => (magnitude as f32 * (1.0 / 512.0)).to_bits(),
-        _ => (magnitude + (120 << 3)) << 20,
-    };
-    f32::from_bits(sign | bits)
+/// Value of an e4m3 code, without a branch: loops over codes become vector arithmetic.
+#[inline(always)]
+pub(super) const fn e4m3(code: u8) -> f32 {
+    let (sign, magnitude) = ((code as u32 & 0x80) << 24, (code as u32 & 0x7f) << 20);
+    // The exponent fields of the formats differ by 120. Field 0 stands for the exponent of field 1, less the implicit 1.
+    let normal = f32::from_bits(magnitude + (120 << 23));
+    let subnormal = f32::from_bits(magnitude + (121 << 23)) - 1.0 / 64.0;
+    let value = if magnitude < 1 << 23 { subnormal } else { normal };
+    let value = if code & 0x7f == 0x7f { f32::NAN } else { value };
+    f32::from_bits(value.to_bits() | sign)
 }
 
 /// f32 to e4m3, nearest even, saturating; NaN stays NaN.
@@ -65,18 +56,17 @@ pub(super) fn clamped_amax(values: &[f32]) -> f32 {
 }
 
 fn amax_from(floor: f32, values: &[f32]) -> f32 {
-    let mut most = floor;
-    for &x in values {
-        if x.abs() > most {
-            most = x.abs();
-        }
-    }
-    most.min(f32::MAX)
+    amax(values).max(floor).min(f32::MAX)
 }
 
-/// Value of every e2m1 code.
-pub(super) const E2M1: [f32; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+/// Value of an e2m1 code, without a branch.
+#[inline(always)]
+pub(super) const fn e2m1(code: u8) -> f32 {
+    let (sign, magnitude) = ((code as u32 & 8) << 28, (code as u32 & 7) << 22);
+    let normal = f32::from_bits(magnitude + (126 << 23));
+    let value = if magnitude < 1 << 23 { f32::from_bits(magnitude + (127 << 23)) - 1.0 } else { normal };
+    f32::from_bits(value.to_bits() | sign)
+}
 
 /// f32 to e2m1, nearest with ties to the even code, saturating; NaN becomes 0.
 pub(super) fn to_e2m1(value: f32) -> u8 {
@@ -103,12 +93,13 @@ pub(super) fn fp4_row(values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
 }
 
 /// Values of an fp4 row.
-pub(super) fn widen_fp4(codes: &[u8], scales: &[u8], out: &mut [f32]) {
+#[inline(always)]
+pub(super) fn fp4_values(codes: &[u8], scales: &[u8], out: &mut [f32]) {
     for ((codes, &scale), out) in codes.chunks_exact(FP4_GROUP / 2).zip(scales).zip(out.chunks_exact_mut(FP4_GROUP)) {
         let s = from_ue8m0(scale);
         for (&byte, pair) in codes.iter().zip(out.chunks_exact_mut(2)) {
-            pair[0] = E2M1[(byte & 15) as usize] * s;
-            pair[1] = E2M1[(byte >> 4) as usize] * s;
+            pair[0] = e2m1(byte & 15) * s;
+            pair[1] = e2m1(byte >> 4) * s;
         }
     }
 }
@@ -127,6 +118,7 @@ fn u32_at(bytes: &[u8], element: usize) -> u32 {
 }
 
 /// Widens bf16 elements.
+#[inline(always)]
 pub(super) fn widen_bf16(bytes: &[u8], out: &mut [f32]) {
     for (pair, x) in bytes.chunks_exact(2).zip(out) {
         *x = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
@@ -171,7 +163,7 @@ pub(super) fn convert(from: Dtype, to: Dtype, given: &[u8], out: &mut [u8]) {
         (Dtype::F32, Dtype::Bf16) => {
             for (word, pair) in given.chunks_exact(4).zip(out.chunks_exact_mut(2)) {
                 let x = f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                pair.copy_from_slice(&half::bf16::from_f32(x).to_le_bytes());
+                narrow_bf16(&[x], pair);
             }
         }
         (Dtype::Bf16, Dtype::F32) => {
@@ -182,33 +174,39 @@ pub(super) fn convert(from: Dtype, to: Dtype, given: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Rounds to bf16.
+/// Rounds to bf16, to nearest even; a NaN becomes quiet.
+#[inline(always)]
 pub(super) fn narrow_bf16(values: &[f32], bytes: &mut [u8]) {
     for (x, pair) in values.iter().zip(bytes.chunks_exact_mut(2)) {
-        pair.copy_from_slice(&half::bf16::from_f32(*x).to_le_bytes());
+        let bits = x.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+        let nearest = if x.is_nan() { bits >> 16 | 0x40 } else { rounded };
+        pair.copy_from_slice(&(nearest as u16).to_le_bytes());
     }
 }
 
-/// Scalar product with 16 partial sums, so that it is vector arithmetic and its order is fixed. Lengths are equal.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 16];
-    let whole = a.len() / 16 * 16;
-    for (lane, (x, y)) in a[whole..].iter().zip(&b[whole..]).enumerate() {
-        sums[lane] = x * y;
-    }
-    for (x, y) in a.chunks_exact(16).zip(b.chunks_exact(16)) {
-        for lane in 0..16 {
-            sums[lane] += x[lane] * y[lane];
-        }
-    }
-    let mut width = 8;
-    while width > 0 {
-        for lane in 0..width {
-            sums[lane] += sums[lane + width];
-        }
-        width /= 2;
-    }
-    sums[0]
+/// e^x, good to 2 units in the last place over all of f32, without a branch.
+#[inline(always)]
+pub(super) fn exponential(x: f32) -> f32 {
+    // Beyond these the result is infinite, or rounds to 0.
+    let clamped = if x > 89.0 { 89.0 } else { x };
+    let clamped = if clamped < -104.0 { -104.0 } else { clamped };
+    // x = n ln 2 + r with abs(r) <= ln 2 / 2; adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+    let shifted = clamped * std::f32::consts::LOG2_E + 12_582_912.0;
+    let n = shifted - 12_582_912.0;
+    // ln 2 in two parts; n times the first is exact.
+    let r = (clamped - n * 0.693_359_4) + n * 2.121_944_4e-4;
+    let p = 1.987_569_1e-4;
+    let p = p * r + 1.398_2e-3;
+    let p = p * r + 8.333_452e-3;
+    let p = p * r + 4.166_579_6e-2;
+    let p = p * r + 1.666_666_5e-1;
+    let p = p * r + 0.5;
+    let p = p * r * r + r + 1.0;
+    // 2^n in two factors, each a normal number, so that the product underflows gradually.
+    let n = (shifted.to_bits() as i32).wrapping_sub(12_582_912f32.to_bits() as i32);
+    let power = |n: i32| f32::from_bits((n.wrapping_add(127) as u32) << 23);
+    p * power(n >> 1) * power(n - (n >> 1))
 }
 
 #[cfg(test)]
@@ -219,7 +217,7 @@ mod tests {
     #[test]
     fn e4m3_agrees_with_the_reference() {
         for code in 0..=255u8 {
-            let (here, there) = (E4M3[code as usize], formats::e4m3_decode(code));
+            let (here, there) = (e4m3(code), formats::e4m3_decode(code));
             assert!(here.to_bits() == there.to_bits() || (here.is_nan() && there.is_nan()), "code {code:#x}");
         }
         let check = |x: f32| {
@@ -236,7 +234,7 @@ mod tests {
     #[test]
     fn e2m1_agrees_with_the_reference() {
         for code in 0..16u8 {
-            assert_eq!(E2M1[code as usize].to_bits(), formats::e2m1_decode(code).to_bits(), "code {code:#x}");
+            assert_eq!(e2m1(code).to_bits(), formats::e2m1_decode(code).to_bits(), "code {code:#x}");
         }
         for upper in 0..=u16::MAX {
             for lower in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
@@ -244,6 +242,45 @@ mod tests {
                 assert_eq!(to_e2m1(x), formats::e2m1_encode(x), "{x:e}");
             }
         }
+    }
+
+    #[test]
+    fn bf16_agrees_with_the_reference() {
+        for upper in 0..=u16::MAX {
+            for lower in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let x = f32::from_bits(u32::from(upper) << 16 | lower);
+                let mut bytes = [0; 2];
+                narrow_bf16(&[x], &mut bytes);
+                assert_eq!(bytes, formats::bf16::from_f32(x).to_le_bytes(), "{x:e}");
+            }
+        }
+    }
+
+    /// Every 1,021st number of either sign, and the ends of the ranges.
+    #[test]
+    fn exponential_is_good_to_two_units() {
+        let check = |x: f32| {
+            let (got, want) = (exponential(x), f64::from(x).exp());
+            // the spacing of f32 at the result, subnormal numbers included
+            let unit = (want as f32).to_bits().max(0x0080_0000) & 0x7f80_0000;
+            let unit = f64::from(f32::from_bits(unit)) * f64::from(f32::EPSILON);
+            let right = if want as f32 == f32::INFINITY {
+                got == f32::INFINITY
+            } else {
+                (f64::from(got) - want).abs() <= 2.0 * unit
+            };
+            assert!(right, "e^{x:e}: {got:e}, not {want:e}");
+        };
+        (0..0x7f80_0000u32).step_by(1021).for_each(|bits| {
+            check(f32::from_bits(bits));
+            check(-f32::from_bits(bits));
+        });
+        for x in [88.722_83, 88.722_84, 89.0, 1e30, -87.336_54, -87.34, -103.97, -103.98, -104.1, f32::NEG_INFINITY] {
+            check(x);
+        }
+        assert_eq!(exponential(f32::INFINITY), f32::INFINITY);
+        assert_eq!(exponential(0.0), 1.0);
+        assert!(exponential(f32::NAN).is_nan());
     }
 
     #[test]

@@ -12,7 +12,8 @@ use reference::ops::{Dtype, Weight, WeightFormat};
 
 use super::HostBuffer;
 use super::dots::{Level, ROWS, Storage, VECTORS, dots};
-use super::numbers::{E2M1, E4M3, convert, from_ue8m0};
+use super::numbers::{convert, e2m1, e4m3, from_ue8m0};
+use super::simd::widest;
 
 /// A weight matrix in memory.
 #[derive(Clone, Copy)]
@@ -46,9 +47,11 @@ impl<'a> Matrix<'a> {
                     let scales = &self.scale[row / 128 * self.k.div_ceil(128)..];
                     for ((codes, out), &scale) in codes.chunks(128).zip(out.chunks_mut(4 * 128)).zip(scales) {
                         let scale = from_ue8m0(scale);
-                        for (&code, out) in codes.iter().zip(out.chunks_exact_mut(4)) {
-                            out.copy_from_slice(&(E4M3[usize::from(code)] * scale).to_le_bytes());
-                        }
+                        widest(|| {
+                            for (&code, out) in codes.iter().zip(out.chunks_exact_mut(4)) {
+                                out.copy_from_slice(&(e4m3(code) * scale).to_le_bytes());
+                            }
+                        });
                     }
                 }
             }
@@ -73,7 +76,7 @@ static E2M1_PAIRS: [[f32; 2]; 256] = {
     let mut pairs = [[0.0; 2]; 256];
     let mut byte = 0;
     while byte < 256 {
-        pairs[byte] = [E2M1[byte & 0xf], E2M1[byte >> 4]];
+        pairs[byte] = [e2m1(byte as u8 & 0xf), e2m1(byte as u8 >> 4)];
         byte += 1;
     }
     pairs

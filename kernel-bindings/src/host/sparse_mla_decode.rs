@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 use reference::ops::{KvFormat, Pages, SlotList, SparseMlaDecode};
 
-use super::numbers::{E4M3, dot, f32_at, from_ue8m0, load, load_f32, s32_at, store, widen_bf16};
-use super::{HostBuffer, page_start, place};
+use super::numbers::{f32_at, from_ue8m0, load, load_f32, s32_at, store};
+use super::{HostBuffer, page_start, place, simd};
 
 const NOPE: usize = 448;
 const TILE: usize = 64;
@@ -52,7 +52,7 @@ fn gather(format: KvFormat, list: &SlotList<'_, HostBuffer>, token: usize, rows:
 fn widen_row(format: KvFormat, pages: &Pages, memory: &[u8], page: usize, row: usize, out: &mut [f32]) {
     let page = &memory[page_start(pages, page)..];
     match format {
-        KvFormat::Bf16 => widen_bf16(&page[1024 * row..1024 * (row + 1)], out),
+        KvFormat::Bf16 => simd::bf16_values(&page[1024 * row..1024 * (row + 1)], out),
         KvFormat::F32 { d } => load_f32(&page[4 * d as usize * row..4 * d as usize * (row + 1)], out),
         KvFormat::V4Fp8 => {
             let data = &page[576 * row..576 * (row + 1)];
@@ -60,9 +60,9 @@ fn widen_row(format: KvFormat, pages: &Pages, memory: &[u8], page: usize, row: u
             for (tile, codes) in data[..NOPE].chunks_exact(TILE).enumerate() {
                 let scale = from_ue8m0(scales[tile]);
                 let out = &mut out[tile * TILE..(tile + 1) * TILE];
-                out.iter_mut().zip(codes).for_each(|(x, &code)| *x = E4M3[code as usize] * scale);
+                simd::e4m3_values(codes, scale, out);
             }
-            widen_bf16(&data[NOPE..], &mut out[NOPE..]);
+            simd::bf16_values(&data[NOPE..], &mut out[NOPE..]);
         }
     }
 }
@@ -74,20 +74,17 @@ fn attend(query: &[f32], rows: &[f32], sm_scale: f32, sink: f32) -> (Vec<f32>, f
     if rows.is_empty() {
         return (out, f32::NEG_INFINITY);
     }
-    let mut scores: Vec<f32> = rows.chunks_exact(d).map(|row| sm_scale * dot(query, row)).collect();
+    let mut scores: Vec<f32> = rows.chunks_exact(d).map(|row| sm_scale * simd::dot(query, row)).collect();
     let mut max = f32::NEG_INFINITY;
     for &score in &scores {
         if score > max || score.is_nan() {
             max = score;
         }
     }
-    let mut sum = 0.0;
-    for score in &mut scores {
-        *score = (*score - max).exp();
-        sum += *score;
-    }
+    simd::exp(&mut scores, max);
+    let sum: f32 = scores.iter().sum();
     for (p, row) in scores.iter().zip(rows.chunks_exact(d)) {
-        out.iter_mut().zip(row).for_each(|(o, v)| *o += p * v);
+        simd::axpy(*p, row, &mut out);
     }
     // exp(-inf) = 0: no sink; exp(inf) = inf: all weight on the sink
     let denominator = sum + (sink - max).exp();

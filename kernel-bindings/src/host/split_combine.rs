@@ -4,7 +4,8 @@ use rayon::prelude::*;
 use reference::ops::SplitCombine;
 
 use super::HostBuffer;
-use super::numbers::{f32_at, narrow_bf16};
+use super::numbers::f32_at;
+use super::simd::to_bf16;
 
 const CHANNELS: usize = 512;
 
@@ -36,7 +37,7 @@ pub(super) fn run(args: SplitCombine<'_, HostBuffer>) {
                 values.iter_mut().for_each(|o| *o /= denominator);
                 log_sum = std::f32::consts::LN_2 * (max + sum.log2());
             }
-            narrow_bf16(&values, &mut out[..2 * CHANNELS]);
+            to_bf16(&values, &mut out[..2 * CHANNELS]);
             lse.copy_from_slice(&log_sum.to_le_bytes());
         }
     });
