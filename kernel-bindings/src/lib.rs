@@ -8,4 +8,5 @@ pub mod device;
 pub mod emulated;
 pub mod host;
 pub mod layout;
+pub mod mapped_file;
 pub mod ops;

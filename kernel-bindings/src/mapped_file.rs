@@ -1,0 +1,62 @@
+//! A file as bytes, read by the system when they are touched.
+
+use memmap2::Mmap;
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+
+/// The bytes of a file, mapped read-only.
+///
+/// The file must stay as it is while it is mapped. Every check of a caller is against the length at opening: if another
+/// process shortens the file, a read beyond the new end kills this process (`SIGBUS`); if another process writes into it,
+/// the bytes change under the reader. Files that are written under another name and renamed when complete, as checkpoints
+/// are, do neither.
+#[derive(Debug)]
+pub struct MappedFile {
+    map: Mmap,
+}
+
+impl MappedFile {
+    /// Maps a regular file. An empty one gives no bytes.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<MappedFile> {
+        let file = File::open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
+        }
+        // SAFETY: the mapping is read-only and private to this struct, which hands out shared slices that cannot outlive it,
+        // and it stays valid when the file is closed, renamed or unlinked. What a mapping cannot exclude is another process
+        // that truncates or overwrites the file: the first ends this process with SIGBUS instead of reading outside the
+        // mapping, the second changes bytes behind a shared slice. Both are outside the process; the type's
+        // documentation hands them to the caller as a condition, and only plain bytes (valid with any value) are exposed.
+        let map = unsafe { Mmap::map(&file)? };
+        Ok(MappedFile { map })
+    }
+}
+
+impl Deref for MappedFile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_file() {
+        let path = std::env::temp_dir().join(format!("mapped-file-{}", std::process::id()));
+        std::fs::write(&path, b"abc").unwrap();
+        let mapped = MappedFile::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(&*mapped, b"abc", "the mapping outlives the name");
+        std::fs::write(&path, b"").unwrap();
+        assert!(MappedFile::open(&path).unwrap().is_empty());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(MappedFile::open(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(MappedFile::open(std::env::temp_dir()).is_err(), "a folder is not a file");
+    }
+}
