@@ -191,6 +191,14 @@ impl GoldenDir {
         GoldenDir::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("golden"))
     }
 
+    /// The folder of the golden model's checkpoint as released checkpoints are stored (fp8 and fp4), in shards.
+    ///
+    /// `decoded.sha256.json` beside it: by tensor, the SHA-256 of its values as little-endian f32 (expert ids: as they
+    /// are), taken from the same model stored in f32.
+    pub fn model() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join("model")
+    }
+
     /// Reads `NAME.safetensors`, or all its parts, and holds it against the index.
     pub fn file(&self, name: &str) -> Result<GoldenFile, GoldenError> {
         let mut tensors = BTreeMap::new();

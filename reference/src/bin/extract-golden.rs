@@ -84,6 +84,46 @@ fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<String, Box<
     Ok(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// The quantised checkpoint in shards below the limit, and what its tensors decode to, by hash.
+fn extract_model(dir: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
+    std::fs::create_dir_all(out)?;
+    let mut tensors = BTreeMap::new();
+    for entry in std::fs::read_dir(dir.join("ckpt-fp8fp4"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            tensors.append(&mut parse(&path.display().to_string(), &std::fs::read(&path)?)?);
+        }
+    }
+    let total: usize = tensors.values().map(|tensor| tensor.bytes.len()).sum();
+    // Headers take part of a file: aim below the limit, by less than which no tensor is larger.
+    let count = total.div_ceil(LIMIT * 3 / 4);
+    let mut shards = vec![BTreeMap::new(); count];
+    let mut at = 0;
+    for (name, tensor) in tensors {
+        let bytes = tensor.bytes.len();
+        shards[at * count / total].insert(name, tensor);
+        at += bytes;
+    }
+    let mut weight_map = BTreeMap::new();
+    for (shard, tensors) in shards.iter().enumerate() {
+        let file = format!("model-{:05}-of-{count:05}.safetensors", shard + 1);
+        write(&out.join(&file), tensors)?;
+        weight_map.extend(tensors.keys().map(|name| (name, file.clone())));
+    }
+    let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": weight_map});
+    std::fs::write(out.join("model.safetensors.index.json"), serde_json::to_string_pretty(&index)? + "\n")?;
+    std::fs::write(out.join("config.json"), std::fs::read(dir.join("ckpt-fp8fp4/config.json"))?)?;
+
+    let file = "ckpt-fp32/model.safetensors";
+    let decoded = parse(file, &std::fs::read(dir.join(file))?)?;
+    let hash = |tensor: &Tensor| -> String {
+        Sha256::digest(&tensor.bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let hashes: BTreeMap<&String, String> = decoded.iter().map(|(name, tensor)| (name, hash(tensor))).collect();
+    std::fs::write(out.join("decoded.sha256.json"), serde_json::to_string_pretty(&hashes)? + "\n")?;
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let usage = "usage: extract-golden DIR [OUT]";
@@ -111,6 +151,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write(&out.join(file), &sinks)?;
     std::fs::copy(dir.join("ckpt-fp32/config.json"), out.join("ckpt-fp32/config.json"))?;
 
+    extract_model(&dir, &out.join("model"))?;
     let index = Index { files, ..index };
     std::fs::write(out.join("index.json"), serde_json::to_string_pretty(&index)? + "\n")?;
     Ok(())
