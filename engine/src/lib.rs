@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod batch;
+pub mod checkpoint;
 pub mod config;
 pub mod geometry;
 pub mod ids;
