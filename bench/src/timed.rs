@@ -6,8 +6,8 @@ use kernel_bindings::emulated::Emulated;
 use kernel_bindings::host::HostOps;
 use kernel_bindings::ops::KernelOps;
 use reference::ops::{
-    IndexKWrite, IndexLogitsDecode, KvWrite, Linear, MoeExperts, Ops, OpsError, SparseMlaDecode, SplitCombine,
-    TopkSelect,
+    IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts, Ops, OpsError, SparseMlaDecode,
+    SparseMlaPrefill, SplitCombine, TopkSelect,
 };
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -97,11 +97,17 @@ impl<O: Clock> Ops for Timed<'_, O> {
     fn index_logits_decode(&self, args: IndexLogitsDecode<'_, O::Buffer>) -> Result<(), OpsError> {
         self.measure(|| self.ops.index_logits_decode(args))
     }
+    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.index_logits_prefill(args))
+    }
     fn topk_select(&self, args: TopkSelect<'_, O::Buffer>) -> Result<(), OpsError> {
         self.measure(|| self.ops.topk_select(args))
     }
     fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, O::Buffer>) -> Result<(), OpsError> {
         self.measure(|| self.ops.sparse_mla_decode(args))
+    }
+    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.sparse_mla_prefill(args))
     }
     fn split_combine(&self, args: SplitCombine<'_, O::Buffer>) -> Result<(), OpsError> {
         self.measure(|| self.ops.split_combine(args))

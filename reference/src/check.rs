@@ -11,8 +11,8 @@ pub use products::K_MULTIPLE;
 
 use crate::layout::{D_KV, LOGITS_STRIDE_MULTIPLE, MAX_F32_CHANNELS, MAX_HEADS, MAX_INDEX_HEADS, MAX_TOPK};
 use crate::ops::{
-    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, OpsError, Pages, SlotList, SparseMlaDecode,
-    SplitCombine, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvFormat, KvWrite, OpsError, Pages,
+    SlotList, SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
 };
 
 /// Elements of a bf16 tensor between two rows that kernels read in 16-byte pieces.
@@ -248,6 +248,43 @@ impl<B> IndexLogitsDecode<'_, B> {
     }
 }
 
+impl<B> IndexLogitsPrefill<'_, B> {
+    /// Refuses operands that do not fit together; `len_bytes` is the size of a buffer.
+    pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
+        const OP: &str = "index_logits_prefill";
+        size(OP, "t", self.t, 0)?;
+        size(OP, "b", self.b, 0)?;
+        narrow(OP, "t + b", u64::from(self.t) + u64::from(self.b))?;
+        within(OP, "index_heads", self.index_heads, 1, MAX_INDEX_HEADS)?;
+        channels(OP, self.format.d())?;
+        size(OP, "max_pages", self.max_pages, 0)?;
+        let rule = index_rule(OP, self.format, INDEX_K);
+        rule.sizes(&self.index_k.pages)?;
+        let columns = u64::from(self.max_pages) * u64::from(self.index_k.pages.page_size);
+        narrow(OP, "max_pages * page_size", columns)?;
+
+        rule.strides(&self.index_k.pages)?;
+        stride_least(OP, "stride_block_table", self.stride_block_table, u64::from(self.max_pages))?;
+        stride_multiple(OP, "stride_logits", self.stride_logits, LOGITS_STRIDE_MULTIPLE)?;
+        stride_least(OP, "stride_logits", self.stride_logits, columns)?;
+
+        let (t, b, heads) = (u64::from(self.t), u64::from(self.b), u64::from(self.index_heads));
+        let query = heads * self.format.query_head_bytes();
+        buffer(OP, "index_q", addressed(&[(t, query)], query), 1, len_bytes(self.index_q))?;
+        buffer(OP, "index_weights", addressed(&[(t, heads)], heads), 4, len_bytes(self.index_weights))?;
+        rule.length(&self.index_k.pages, len_bytes(self.index_k.buffer))?;
+        let table = addressed(&[(b, self.stride_block_table)], u64::from(self.max_pages));
+        buffer(OP, "block_table", table, 4, len_bytes(self.block_table))?;
+        buffer(OP, "cu_seqlens_q", u128::from(b + 1), 4, len_bytes(self.cu_seqlens_q))?;
+        if let Some(starts) = self.starts {
+            buffer(OP, "starts", u128::from(t), 4, len_bytes(starts))?;
+        }
+        buffer(OP, "ends", u128::from(t), 4, len_bytes(self.ends))?;
+        let logits = addressed(&[(t, self.stride_logits)], self.stride_logits);
+        buffer(OP, "index_logits", logits, 4, len_bytes(self.index_logits))
+    }
+}
+
 impl<B> TopkSelect<'_, B> {
     /// Refuses operands that do not fit together; `len_bytes` is the size of a buffer.
     pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
@@ -372,53 +409,70 @@ impl Heads {
 impl<B> SparseMlaDecode<'_, B> {
     /// Refuses operands that do not fit together; `len_bytes` is the size of a buffer.
     pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
-        const OP: &str = "sparse_mla_decode";
-        size(OP, "t", self.t, 0)?;
-        within(OP, "h", self.h, 1, MAX_HEADS)?;
-        channels(OP, self.format.d())?;
-        product(OP, "t * h", &[self.t, self.h])?;
+        self.check_as("sparse_mla_decode", len_bytes)
+    }
+
+    /// The same in the name of another operation.
+    fn check_as(&self, op: &'static str, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
+        size(op, "t", self.t, 0)?;
+        within(op, "h", self.h, 1, MAX_HEADS)?;
+        channels(op, self.format.d())?;
+        product(op, "t * h", &[self.t, self.h])?;
         if self.num_splits == Some(0) {
-            return refuse(OP, "num_splits", "at least 1", 0);
+            return refuse(op, "num_splits", "at least 1", 0);
         }
         if let Some(splits) = self.num_splits {
-            size(OP, "num_splits", splits, 1)?;
+            size(op, "num_splits", splits, 1)?;
         }
         if !self.sm_scale.is_finite() {
-            return refuse(OP, "sm_scale", "a finite number", self.sm_scale);
+            return refuse(op, "sm_scale", "a finite number", self.sm_scale);
         }
-        size(OP, WINDOW_LIST.width, self.window.width, 0)?;
-        let window_rule = kv_rule(OP, self.format, WINDOW);
+        size(op, WINDOW_LIST.width, self.window.width, 0)?;
+        let window_rule = kv_rule(op, self.format, WINDOW);
         window_rule.sizes(&self.window.cache.pages)?;
-        let compressed_rule = kv_rule(OP, self.format, COMPRESSED);
+        let compressed_rule = kv_rule(op, self.format, COMPRESSED);
         if let Some(list) = &self.compressed {
-            size(OP, TOPK_LIST.width, list.width, 0)?;
+            size(op, TOPK_LIST.width, list.width, 0)?;
             compressed_rule.sizes(&list.cache.pages)?;
         }
         let widths = u64::from(self.window.width) + self.compressed.as_ref().map_or(0, |list| u64::from(list.width));
-        narrow(OP, "window_topk + topk", widths)?;
+        narrow(op, "window_topk + topk", widths)?;
 
         window_rule.strides(&self.window.cache.pages)?;
-        stride_least(OP, WINDOW_LIST.stride, self.window.stride_slots, u64::from(self.window.width))?;
+        stride_least(op, WINDOW_LIST.stride, self.window.stride_slots, u64::from(self.window.width))?;
         if let Some(list) = &self.compressed {
             compressed_rule.strides(&list.cache.pages)?;
-            stride_least(OP, TOPK_LIST.stride, list.stride_slots, u64::from(list.width))?;
+            stride_least(op, TOPK_LIST.stride, list.stride_slots, u64::from(list.width))?;
         }
-        let heads = Heads { op: OP, dtype: self.dtype, t: self.t, h: self.h, d: u64::from(self.format.d()) };
+        let heads = Heads { op, dtype: self.dtype, t: self.t, h: self.h, d: u64::from(self.format.d()) };
         heads.strides(["stride_q_t", "stride_q_h"], self.stride_q)?;
         heads.strides(["stride_out_t", "stride_out_h"], self.stride_out)?;
 
         heads.length("q", self.stride_q, len_bytes(self.q))?;
         window_rule.length(&self.window.cache.pages, len_bytes(self.window.cache.buffer))?;
-        list_length(OP, &WINDOW_LIST, &self.window, self.t, &len_bytes)?;
+        list_length(op, &WINDOW_LIST, &self.window, self.t, &len_bytes)?;
         if let Some(list) = &self.compressed {
             compressed_rule.length(&list.cache.pages, len_bytes(list.cache.buffer))?;
-            list_length(OP, &TOPK_LIST, list, self.t, &len_bytes)?;
+            list_length(op, &TOPK_LIST, list, self.t, &len_bytes)?;
         }
         if let Some(sink) = self.attn_sink {
-            buffer(OP, "attn_sink", u128::from(self.h), 4, len_bytes(sink))?;
+            buffer(op, "attn_sink", u128::from(self.h), 4, len_bytes(sink))?;
         }
         heads.length("out", self.stride_out, len_bytes(self.out))?;
-        buffer(OP, "lse", u128::from(self.t) * u128::from(self.h), 4, len_bytes(self.lse))
+        buffer(op, "lse", u128::from(self.t) * u128::from(self.h), 4, len_bytes(self.lse))
+    }
+}
+
+impl<B> SparseMlaPrefill<'_, B> {
+    /// Refuses operands that do not fit together; `len_bytes` is the size of a buffer.
+    pub fn check(&self, len_bytes: impl Fn(&B) -> u64) -> Result<(), OpsError> {
+        const OP: &str = "sparse_mla_prefill";
+        self.attention.check_as(OP, &len_bytes)?;
+        if let Some(max_logits) = &self.max_logits {
+            let rows = u128::from(self.attention.t) * u128::from(self.attention.h);
+            buffer(OP, "max_logits", rows, 4, len_bytes(max_logits))?;
+        }
+        Ok(())
     }
 }
 

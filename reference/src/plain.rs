@@ -6,7 +6,9 @@
 
 pub mod products;
 
-use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, Axis, Slice};
+use std::ops::Range;
+
+use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut1, Axis, Slice};
 
 use crate::formats::{
     bf16, bf16_bytes, bf16s, e4m3_decode, f32_bytes, f32s, fp4_values, quantise_fp4_row, quantise_index_row,
@@ -17,8 +19,8 @@ use crate::layout::{
     index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
 use crate::ops::{
-    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Linear, MoeExperts, Ops, OpsError, Pages,
-    SlotList, SparseMlaDecode, SplitCombine, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvFormat, KvWrite, Linear, MoeExperts,
+    Ops, OpsError, Paged, Pages, SlotList, SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
 };
 
 /// What one element of an output must be.
@@ -103,39 +105,87 @@ pub fn index_score(q: ArrayView2<f64>, weights: ArrayView1<f64>, scale: f64, key
     Exact { value: scale * value, magnitude: scale.abs() * magnitude }
 }
 
-/// Index logits, `[b * s_q, stride_logits]`.
-pub fn index_logits(args: &IndexLogitsDecode<'_, Bytes>) -> Cells {
-    let pages = &args.index_k.pages;
-    let (rows, stride) = ((args.b * args.s_q) as usize, args.stride_logits as usize);
-    let (heads, d, head_bytes) =
-        (args.index_heads as usize, args.format.d() as usize, args.format.query_head_bytes() as usize);
-    let weights = widen(f32s(args.index_weights));
-    let (table, lens) = (s32s(args.block_table), s32s(args.context_lens));
-    let minus_infinity = Some(Exact { value: f64::NEG_INFINITY, magnitude: 0.0 });
-    let mut cells = Array2::from_elem((rows, stride), None);
-    for row in 0..rows {
-        let mut q = Array2::zeros((heads, d));
-        let bytes = &args.index_q[row * heads * head_bytes..(row + 1) * heads * head_bytes];
-        for (mut q, bytes) in q.outer_iter_mut().zip(bytes.chunks_exact(head_bytes)) {
-            q.assign(&index_query(args.format, bytes));
+/// What the rows of a call of index logits have in common.
+struct IndexCall<'a> {
+    format: IndexKFormat,
+    heads: usize,
+    index_q: &'a Bytes,
+    index_weights: Array1<f64>,
+    index_k: Paged<'a, Bytes>,
+    table: Vec<i32>,
+    stride_table: usize,
+    clean: bool,
+}
+
+impl IndexCall<'_> {
+    /// Scores the query of row `row` against the keys `range` of the sequence in line `line` of the table.
+    fn row(&self, row: usize, line: usize, range: Range<usize>, mut cells: ArrayViewMut1<Option<Exact>>) {
+        let minus_infinity = Some(Exact { value: f64::NEG_INFINITY, magnitude: 0.0 });
+        if self.clean {
+            cells.fill(minus_infinity);
         }
-        let w = weights.slice_axis(Axis(0), Slice::from(row * heads..(row + 1) * heads));
-        let line = (row / args.s_q as usize) * args.stride_block_table as usize;
-        let columns = u64::from(args.max_pages) * u64::from(pages.page_size);
-        let n = clamp_len(lens[row], columns);
-        for j in 0..n {
-            let page = table[line + j / pages.page_size as usize];
-            cells[[row, j]] = match u32::try_from(page) {
+        let (heads, head_bytes) = (self.heads, self.format.query_head_bytes() as usize);
+        let mut q = Array2::zeros((heads, self.format.d() as usize));
+        let bytes = &self.index_q[row * heads * head_bytes..(row + 1) * heads * head_bytes];
+        for (mut q, bytes) in q.outer_iter_mut().zip(bytes.chunks_exact(head_bytes)) {
+            q.assign(&index_query(self.format, bytes));
+        }
+        let w = self.index_weights.slice_axis(Axis(0), Slice::from(row * heads..(row + 1) * heads));
+        let (memory, pages) = (self.index_k.buffer, &self.index_k.pages);
+        for j in range {
+            let page = self.table[line * self.stride_table + j / pages.page_size as usize];
+            cells[j] = match u32::try_from(page) {
                 Ok(page) if page < pages.num_pages => {
                     let offset = (j % pages.page_size as usize) as u32;
-                    let (scale, key) = index_k_row(args.format, args.index_k.buffer, pages, page, offset);
+                    let (scale, key) = index_k_row(self.format, memory, pages, page, offset);
                     Some(index_score(q.view(), w, scale, key.view()))
                 }
                 _ => minus_infinity,
             };
         }
-        if args.clean_logits {
-            cells.row_mut(row).slice_axis_mut(Axis(0), Slice::from(n..)).fill(minus_infinity);
+    }
+}
+
+/// Index logits, `[b * s_q, stride_logits]`.
+pub fn index_logits(args: &IndexLogitsDecode<'_, Bytes>) -> Cells {
+    let (rows, stride) = ((args.b * args.s_q) as usize, args.stride_logits as usize);
+    let call = IndexCall {
+        format: args.format,
+        heads: args.index_heads as usize,
+        index_q: args.index_q,
+        index_weights: widen(f32s(args.index_weights)),
+        index_k: args.index_k,
+        table: s32s(args.block_table),
+        stride_table: args.stride_block_table as usize,
+        clean: args.clean_logits,
+    };
+    let columns = u64::from(args.max_pages) * u64::from(args.index_k.pages.page_size);
+    let mut cells = Array2::from_elem((rows, stride), None);
+    for (row, &len) in s32s(args.context_lens).iter().enumerate().take(rows) {
+        call.row(row, row / args.s_q as usize, 0..clamp_len(len, columns), cells.row_mut(row));
+    }
+    cells.into_dyn()
+}
+
+/// Index logits of ragged queries, `[t, stride_logits]`.
+pub fn index_logits_prefill(args: &IndexLogitsPrefill<'_, Bytes>) -> Cells {
+    let call = IndexCall {
+        format: args.format,
+        heads: args.index_heads as usize,
+        index_q: args.index_q,
+        index_weights: widen(f32s(args.index_weights)),
+        index_k: args.index_k,
+        table: s32s(args.block_table),
+        stride_table: args.stride_block_table as usize,
+        clean: args.clean_logits,
+    };
+    let columns = u64::from(args.max_pages) * u64::from(args.index_k.pages.page_size);
+    let (starts, ends) = (args.starts.map(|s| s32s(s)), s32s(args.ends));
+    let mut cells = Array2::from_elem((args.t as usize, args.stride_logits as usize), None);
+    for (sequence, queries) in s32s(args.cu_seqlens_q)[..=args.b as usize].windows(2).enumerate() {
+        for row in clamp_len(queries[0], u64::from(args.t))..clamp_len(queries[1], u64::from(args.t)) {
+            let start = starts.as_ref().map_or(0, |starts| clamp_len(starts[row], columns));
+            call.row(row, sequence, start..clamp_len(ends[row], columns), cells.row_mut(row));
         }
     }
     cells.into_dyn()
@@ -254,6 +304,22 @@ fn valid_rows(list: &SlotList<'_, Bytes>, t: usize) -> Vec<(u32, u32)> {
     slots.into_iter().filter_map(|slot| list.cache.pages.locate(slot)).collect()
 }
 
+/// All valid rows of a token.
+fn token_rows(args: &SparseMlaDecode<'_, Bytes>, token: usize) -> Vec<Array1<f64>> {
+    let lists = std::iter::once(&args.window).chain(&args.compressed);
+    let rows = lists.flat_map(|list| {
+        let cache = &list.cache;
+        let row = |(page, row)| kv_row(args.format, cache.buffer, &cache.pages, page, row);
+        valid_rows(list, token).into_iter().map(row)
+    });
+    rows.collect()
+}
+
+fn head_query(args: &SparseMlaDecode<'_, Bytes>, token: usize, head: usize) -> Array1<f64> {
+    let from = token as u64 * args.stride_q[0] + head as u64 * args.stride_q[1];
+    widen(values(args.dtype, elements(args.dtype, args.q, from, args.format.d() as usize)))
+}
+
 /// Sparse attention: out `[t, h, d]` and lse `[t, h]`.
 pub fn sparse_mla(args: &SparseMlaDecode<'_, Bytes>) -> (Cells, Cells) {
     let (t, h, d) = (args.t as usize, args.h as usize, args.format.d() as usize);
@@ -261,18 +327,9 @@ pub fn sparse_mla(args: &SparseMlaDecode<'_, Bytes>) -> (Cells, Cells) {
     let mut out = Array3::from_elem((t, h, d), None);
     let mut lse = Array2::from_elem((t, h), None);
     for token in 0..t {
-        let lists = std::iter::once(&args.window).chain(&args.compressed);
-        let rows: Vec<Array1<f64>> = lists
-            .flat_map(|list| {
-                let cache = &list.cache;
-                valid_rows(list, token)
-                    .into_iter()
-                    .map(|(page, row)| kv_row(args.format, cache.buffer, &cache.pages, page, row))
-            })
-            .collect();
+        let rows = token_rows(args, token);
         for head in 0..h {
-            let from = token as u64 * args.stride_q[0] + head as u64 * args.stride_q[1];
-            let q = widen(values(args.dtype, elements(args.dtype, args.q, from, d)));
+            let q = head_query(args, token, head);
             let sink = sinks.as_ref().map(|s| f64::from(s[head]));
             let (values, log_sum) = attend(q.view(), &rows, f64::from(args.sm_scale), sink);
             for (channel, value) in values.into_iter().enumerate() {
@@ -282,6 +339,25 @@ pub fn sparse_mla(args: &SparseMlaDecode<'_, Bytes>) -> (Cells, Cells) {
         }
     }
     (out.into_dyn(), lse.into_dyn())
+}
+
+/// The largest scaled product of every token and head, `[t, h]`; -inf without rows.
+pub fn max_logits(args: &SparseMlaDecode<'_, Bytes>) -> Cells {
+    let sm_scale = f64::from(args.sm_scale);
+    let mut cells = Array2::from_elem((args.t as usize, args.h as usize), None);
+    for token in 0..args.t as usize {
+        let rows = token_rows(args, token);
+        for head in 0..args.h as usize {
+            let q = head_query(args, token, head);
+            let mut most = Exact { value: f64::NEG_INFINITY, magnitude: if rows.is_empty() { 0.0 } else { 1.0 } };
+            for row in &rows {
+                most.value = most.value.max(sm_scale * dot(q.view(), row.view()));
+                most.magnitude = most.magnitude.max(sm_scale.abs() * dot_abs(q.view(), row.view()));
+            }
+            cells[[token, head]] = Some(most);
+        }
+    }
+    cells.into_dyn()
 }
 
 /// Merged splits: out `[t, h, 512]` and lse `[t, h]`.
@@ -512,6 +588,25 @@ impl Ops for ReferenceOps {
 
     fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, Bytes>) -> Result<(), OpsError> {
         args.check(len)?;
+        let (out, lse) = sparse_mla(&args);
+        put_out(args.out, args.dtype, &out, args.stride_out);
+        put_f32(args.lse, &lse);
+        Ok(())
+    }
+
+    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        let cells = index_logits_prefill(&args);
+        put_f32(args.index_logits, &cells);
+        Ok(())
+    }
+
+    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        if let Some(out) = args.max_logits {
+            put_f32(out, &max_logits(&args.attention));
+        }
+        let args = args.attention;
         let (out, lse) = sparse_mla(&args);
         put_out(args.out, args.dtype, &out, args.stride_out);
         put_f32(args.lse, &lse);

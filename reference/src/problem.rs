@@ -13,8 +13,8 @@ use std::ops::Range;
 use crate::compare::{self, Bound, Float, Verdict};
 use crate::layout::{D_INDEX, D_KV, D_NOPE};
 use crate::ops::{
-    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Paged, Pages, ScaleRule,
-    SlotList, SparseMlaDecode, SplitCombine, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvFormat, KvWrite, Ops, OpsError, Paged,
+    Pages, ScaleRule, SlotList, SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
 };
 use crate::plain::{self, Bytes, Cells};
 use crate::tolerance;
@@ -229,6 +229,28 @@ pub struct IndexLogitsProblem {
     pub clean_logits: bool,
 }
 
+/// Operands of `index_logits_prefill`; shapes as in [`IndexLogitsPrefill`].
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct IndexLogitsPrefillProblem {
+    pub format: IndexKFormat,
+    pub index_q: Memory,
+    pub index_weights: Memory,
+    pub index_k: Memory,
+    pub pages: Pages,
+    pub block_table: Memory,
+    pub cu_seqlens_q: Memory,
+    pub starts: Option<Memory>,
+    pub ends: Memory,
+    pub t: u32,
+    pub b: u32,
+    pub index_heads: u32,
+    pub max_pages: u32,
+    pub stride_block_table: u64,
+    pub stride_logits: u64,
+    pub clean_logits: bool,
+}
+
 /// Operands of `topk_select`; shapes as in [`TopkSelect`].
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
@@ -280,6 +302,15 @@ pub struct SparseMlaProblem {
     pub num_splits: Option<u32>,
 }
 
+/// Operands of `sparse_mla_prefill`; shapes as in [`SparseMlaPrefill`].
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct SparseMlaPrefillProblem {
+    pub attention: SparseMlaProblem,
+    /// Whether the largest logits are asked for.
+    pub max_logits: bool,
+}
+
 /// Operands of `split_combine`; shapes as in [`SplitCombine`].
 #[derive(Debug, Clone)]
 #[allow(missing_docs)]
@@ -318,8 +349,10 @@ pub struct WriteProblem {
 #[allow(missing_docs)]
 pub enum Problem {
     IndexLogitsDecode(IndexLogitsProblem),
+    IndexLogitsPrefill(IndexLogitsPrefillProblem),
     TopkSelect(TopkProblem),
     SparseMlaDecode(Box<SparseMlaProblem>),
+    SparseMlaPrefill(Box<SparseMlaPrefillProblem>),
     SplitCombine(CombineProblem),
     Write(WriteProblem),
     Products(Box<ProductsProblem>),
@@ -330,8 +363,10 @@ impl Problem {
     pub fn op(&self) -> &'static str {
         match self {
             Problem::IndexLogitsDecode(_) => "index_logits_decode",
+            Problem::IndexLogitsPrefill(_) => "index_logits_prefill",
             Problem::TopkSelect(_) => "topk_select",
             Problem::SparseMlaDecode(_) => "sparse_mla_decode",
+            Problem::SparseMlaPrefill(_) => "sparse_mla_prefill",
             Problem::SplitCombine(_) => "split_combine",
             Problem::Products(p) => p.op(),
             Problem::Write(w) => match w.format {
@@ -345,8 +380,10 @@ impl Problem {
     pub fn run<O: Ops>(&self, ops: &O, fill: Fill) -> Result<Vec<Bytes>, OpsError> {
         match self {
             Problem::IndexLogitsDecode(p) => p.run(ops, fill),
+            Problem::IndexLogitsPrefill(p) => p.run(ops, fill),
             Problem::TopkSelect(p) => p.run(ops, fill),
             Problem::SparseMlaDecode(p) => p.run(ops, fill),
+            Problem::SparseMlaPrefill(p) => p.run(ops, fill),
             Problem::SplitCombine(p) => p.run(ops, fill),
             Problem::Write(p) => p.run(ops, fill),
             Problem::Products(p) => p.run(ops, fill),
@@ -356,7 +393,7 @@ impl Problem {
     /// Names of the outputs, in the order of [`Problem::run`].
     pub fn output_names(&self) -> Vec<&'static str> {
         match self {
-            Problem::IndexLogitsDecode(_) => vec!["index_logits"],
+            Problem::IndexLogitsDecode(_) | Problem::IndexLogitsPrefill(_) => vec!["index_logits"],
             Problem::TopkSelect(p) => {
                 let wanted = [
                     (p.want_positions, "topk_positions"),
@@ -366,6 +403,8 @@ impl Problem {
                 wanted.into_iter().filter_map(|(want, name)| want.then_some(name)).collect()
             }
             Problem::SparseMlaDecode(_) | Problem::SplitCombine(_) => vec!["out", "lse"],
+            Problem::SparseMlaPrefill(p) if p.max_logits => vec!["out", "lse", "max_logits"],
+            Problem::SparseMlaPrefill(_) => vec!["out", "lse"],
             Problem::Write(_) => vec!["cache"],
             Problem::Products(_) => vec!["out"],
         }
@@ -375,8 +414,10 @@ impl Problem {
     pub fn expected(&self) -> Vec<ExpectedOutput> {
         match self {
             Problem::IndexLogitsDecode(p) => p.expected(),
+            Problem::IndexLogitsPrefill(p) => p.expected(),
             Problem::TopkSelect(p) => p.expected(),
             Problem::SparseMlaDecode(p) => p.expected(),
+            Problem::SparseMlaPrefill(p) => p.expected(),
             Problem::SplitCombine(p) => p.expected(),
             Problem::Write(p) => p.expected(),
             Problem::Products(p) => p.expected(),
@@ -449,6 +490,64 @@ impl IndexLogitsProblem {
                 bound: tolerance::INDEX_LOGITS,
             },
         }]
+    }
+}
+
+impl IndexLogitsPrefillProblem {
+    fn run<O: Ops>(&self, ops: &O, fill: Fill) -> Result<Vec<Bytes>, OpsError> {
+        let index_q = self.index_q.load(ops, fill)?;
+        let index_weights = self.index_weights.load(ops, fill)?;
+        let index_k = self.index_k.load(ops, fill)?;
+        let block_table = self.block_table.load(ops, fill)?;
+        let cu_seqlens_q = self.cu_seqlens_q.load(ops, fill)?;
+        let starts = self.starts.as_ref().map(|s| s.load(ops, fill)).transpose()?;
+        let ends = self.ends.load(ops, fill)?;
+        let mut index_logits = output(ops, "index_logits", 4 * u64::from(self.t) * self.stride_logits)?;
+        let operands = [&index_q, &index_weights, &index_k, &block_table, &cu_seqlens_q, &ends];
+        ops.index_logits_prefill(self.operands(operands, starts.as_ref(), &mut index_logits))?;
+        Ok(vec![fetch(ops, &index_logits)?])
+    }
+
+    fn operands<'a, B>(
+        &self,
+        [index_q, index_weights, index_k, block_table, cu_seqlens_q, ends]: [&'a B; 6],
+        starts: Option<&'a B>,
+        index_logits: &'a mut B,
+    ) -> IndexLogitsPrefill<'a, B> {
+        IndexLogitsPrefill {
+            format: self.format,
+            index_q,
+            index_weights,
+            index_k: Paged { buffer: index_k, pages: self.pages },
+            block_table,
+            cu_seqlens_q,
+            starts,
+            ends,
+            index_logits,
+            t: self.t,
+            b: self.b,
+            index_heads: self.index_heads,
+            max_pages: self.max_pages,
+            stride_block_table: self.stride_block_table,
+            stride_logits: self.stride_logits,
+            clean_logits: self.clean_logits,
+        }
+    }
+
+    fn expected(&self) -> Vec<ExpectedOutput> {
+        let operands =
+            [&self.index_q, &self.index_weights, &self.index_k, &self.block_table, &self.cu_seqlens_q, &self.ends];
+        let images = operands.map(Memory::image);
+        let starts = self.starts.as_ref().map(Memory::image);
+        let mut no_logits = Vec::new();
+        let operands = self.operands(images.each_ref(), starts.as_ref(), &mut no_logits);
+        let expected = Expected::Floats {
+            cells: plain::index_logits_prefill(&operands),
+            float: Float::F32,
+            strides: vec![self.stride_logits, 1],
+            bound: tolerance::INDEX_LOGITS,
+        };
+        vec![ExpectedOutput { name: "index_logits", expected }]
     }
 }
 
@@ -554,6 +653,16 @@ impl ListProblem {
 
 impl SparseMlaProblem {
     fn run<O: Ops>(&self, ops: &O, fill: Fill) -> Result<Vec<Bytes>, OpsError> {
+        self.run_with(ops, fill, |attention| ops.sparse_mla_decode(attention))
+    }
+
+    /// Uploads the operands, runs `call` on them, and downloads `out` and `lse`.
+    fn run_with<O: Ops>(
+        &self,
+        ops: &O,
+        fill: Fill,
+        call: impl FnOnce(SparseMlaDecode<'_, O::Buffer>) -> Result<(), OpsError>,
+    ) -> Result<Vec<Bytes>, OpsError> {
         let q = self.q.load(ops, fill)?;
         let window = self.window.load(ops, fill)?;
         let compressed = self.compressed.as_ref().map(|c| c.load(ops, fill)).transpose()?;
@@ -561,7 +670,7 @@ impl SparseMlaProblem {
         let bytes = out_bytes(self.dtype, self.t, self.h, self.format.d(), self.stride_out);
         let mut out = output(ops, "out", bytes)?;
         let mut lse = output(ops, "lse", 4 * u64::from(self.t) * u64::from(self.h))?;
-        ops.sparse_mla_decode(self.operands(&q, &window, compressed.as_ref(), sink.as_ref(), &mut out, &mut lse))?;
+        call(self.operands(&q, &window, compressed.as_ref(), sink.as_ref(), &mut out, &mut lse))?;
         Ok(vec![fetch(ops, &out)?, fetch(ops, &lse)?])
     }
 
@@ -592,19 +701,17 @@ impl SparseMlaProblem {
         }
     }
 
-    fn expected(&self) -> Vec<ExpectedOutput> {
+    /// What a plain operation makes of the operands.
+    fn on_images<T>(&self, operation: impl FnOnce(&SparseMlaDecode<'_, Bytes>) -> T) -> T {
         let (q, window) = (self.q.image(), self.window.images());
         let compressed = self.compressed.as_ref().map(ListProblem::images);
         let sink = self.attn_sink.as_ref().map(Memory::image);
         let (mut no_out, mut no_lse) = (Vec::new(), Vec::new());
-        let (mut out, lse) = plain::sparse_mla(&self.operands(
-            &q,
-            &window,
-            compressed.as_ref(),
-            sink.as_ref(),
-            &mut no_out,
-            &mut no_lse,
-        ));
+        operation(&self.operands(&q, &window, compressed.as_ref(), sink.as_ref(), &mut no_out, &mut no_lse))
+    }
+
+    fn expected(&self) -> Vec<ExpectedOutput> {
+        let (mut out, lse) = self.on_images(plain::sparse_mla);
         let out_bound = match self.dtype {
             Dtype::Bf16 => tolerance::ATTENTION_OUT,
             Dtype::F32 => {
@@ -613,6 +720,29 @@ impl SparseMlaProblem {
             }
         };
         attention_outputs((out, lse), self.dtype, self.stride_out, self.h, [out_bound, tolerance::ATTENTION_LSE])
+    }
+}
+
+impl SparseMlaPrefillProblem {
+    fn run<O: Ops>(&self, ops: &O, fill: Fill) -> Result<Vec<Bytes>, OpsError> {
+        let rows = u64::from(self.attention.t) * u64::from(self.attention.h);
+        let mut max_logits = self.max_logits.then(|| output(ops, "max_logits", 4 * rows)).transpose()?;
+        let mut outputs = self.attention.run_with(ops, fill, |attention| {
+            ops.sparse_mla_prefill(SparseMlaPrefill { attention, max_logits: max_logits.as_mut() })
+        })?;
+        outputs.extend(max_logits.map(|buffer| fetch(ops, &buffer)).transpose()?);
+        Ok(outputs)
+    }
+
+    fn expected(&self) -> Vec<ExpectedOutput> {
+        let mut outputs = self.attention.expected();
+        if self.max_logits {
+            let cells = self.attention.on_images(plain::max_logits);
+            let strides = vec![u64::from(self.attention.h), 1];
+            let expected = Expected::Floats { cells, float: Float::F32, strides, bound: tolerance::ATTENTION_LSE };
+            outputs.push(ExpectedOutput { name: "max_logits", expected });
+        }
+        outputs
     }
 }
 

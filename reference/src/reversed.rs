@@ -3,9 +3,10 @@
 //! Results that depend on neighbours (work split over blocks by position, scratch that is not reset, rows that share a
 //! tile) show when the order changes; a comparison within a tolerance would let most of them pass.
 
+use crate::formats::{s32_bytes, s32s};
 use crate::ops::{Dtype, Ops, OpsError};
 use crate::plain::Bytes;
-use crate::problem::{Fill, Memory, Problem};
+use crate::problem::{Fill, Memory, Problem, SparseMlaProblem};
 
 /// Rows in reverse order, each with what is defined of it. The last row may be shorter than the stride.
 fn memory(given: &Memory, rows: u64, stride_bytes: u64) -> Memory {
@@ -62,6 +63,19 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
             let row = 4 * s_q * p.stride_logits;
             vec![Lines::of(p.b, row, row)]
         }
+        Problem::IndexLogitsPrefill(p) => {
+            // Sequences change places, and the queries of each: every query stands for itself.
+            let (t, b) = (u64::from(p.t), u64::from(p.b));
+            p.index_q = memory(&p.index_q, t, u64::from(p.index_heads) * p.format.query_head_bytes());
+            p.index_weights = memory(&p.index_weights, t, u64::from(p.index_heads) * 4);
+            p.starts = p.starts.as_ref().map(|starts| memory(starts, t, 4));
+            p.ends = memory(&p.ends, t, 4);
+            p.block_table = memory(&p.block_table, b, 4 * p.stride_block_table);
+            let turned: Vec<i32> =
+                s32s(&p.cu_seqlens_q.image()).iter().rev().map(|&first| p.t as i32 - first).collect();
+            p.cu_seqlens_q = Memory::full(p.cu_seqlens_q.label, s32_bytes(&turned));
+            vec![Lines::of(p.t, 4 * p.stride_logits, 4 * p.stride_logits)]
+        }
         Problem::TopkSelect(p) => {
             // Rows that name their line of the table change places one by one, and the table stays.
             let named = p.sequence_of_row.is_some();
@@ -81,16 +95,12 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
             lines.extend(p.want_lens.then(|| Lines::of(sequences, 4 * together, 4 * together)));
             lines
         }
-        Problem::SparseMlaDecode(p) => {
-            let t = u64::from(p.t);
-            p.q = memory(&p.q, t, p.dtype.bytes() * p.stride_q[0]);
-            for list in std::iter::once(&mut p.window).chain(&mut p.compressed) {
-                if list.width > 0 {
-                    list.slots = memory(&list.slots, t, 4 * list.stride_slots);
-                }
-                list.lens = list.lens.as_ref().map(|lens| memory(lens, t, 4));
-            }
-            attention_lines(p.dtype, p.t, p.h, p.format.d(), p.stride_out)
+        Problem::SparseMlaDecode(p) => attention(p),
+        Problem::SparseMlaPrefill(p) => {
+            let mut lines = attention(&mut p.attention);
+            let row = 4 * u64::from(p.attention.h);
+            lines.extend(p.max_logits.then(|| Lines::of(p.attention.t, row, row)));
+            lines
         }
         Problem::SplitCombine(p) => {
             let h = u64::from(p.h);
@@ -111,6 +121,19 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
         }
     };
     Some((problem, lines))
+}
+
+/// Turns the tokens of an attention call round.
+fn attention(p: &mut SparseMlaProblem) -> Vec<Lines> {
+    let t = u64::from(p.t);
+    p.q = memory(&p.q, t, p.dtype.bytes() * p.stride_q[0]);
+    for list in std::iter::once(&mut p.window).chain(&mut p.compressed) {
+        if list.width > 0 {
+            list.slots = memory(&list.slots, t, 4 * list.stride_slots);
+        }
+        list.lens = list.lens.as_ref().map(|lens| memory(lens, t, 4));
+    }
+    attention_lines(p.dtype, p.t, p.h, p.format.d(), p.stride_out)
 }
 
 fn attention_lines(dtype: Dtype, t: u32, h: u32, d: u32, stride_out: [u64; 2]) -> Vec<Lines> {

@@ -56,7 +56,7 @@ pub const OUTSIDE_ATTENTION: Bound = Bound { abs: 1e-2, rel: 0.0, difference: 1e
 pub const OUTSIDE_LSE: Bound = Bound { abs: 1e-4, rel: 1e-5, difference: 1e-8 };
 
 /// Every output of every operation.
-pub const TABLE: [Tolerance; 19] = [
+pub const TABLE: [Tolerance; 23] = [
     Tolerance {
         op: "index_logits_decode",
         output: "index_logits",
@@ -66,6 +66,12 @@ pub const TABLE: [Tolerance; 19] = [
               than the published 5e-6 for the whole tensor (DeepGEMM), which only catches errors of 0.3%. Heads whose dot is \
               surely negative add exactly nothing, so that ties at 0 are ties. f32 rows round each product as well, half a \
               rounding: sqrt(2 * 128) + sqrt(64) = 24; fp4 products are exact, and so are their sums over a group",
+    },
+    Tolerance {
+        op: "index_logits_prefill",
+        output: "index_logits",
+        bound: Some(INDEX_LOGITS),
+        why: "as index_logits_decode",
     },
     Tolerance {
         op: "topk_select",
@@ -95,6 +101,19 @@ pub const TABLE: [Tolerance; 19] = [
         why: "512-term dots of exact products in f32: sqrt(512) = 23 roundings of 2^-24 of the terms' size, allowed 32 \
               (FlashMLA: abs 1e-6, rel 8.01/65536, which a small lse made of large terms cannot meet and a large one never \
               fails)",
+    },
+    Tolerance {
+        op: "sparse_mla_prefill",
+        output: "out",
+        bound: Some(ATTENTION_OUT),
+        why: "as sparse_mla_decode; f32 as there",
+    },
+    Tolerance { op: "sparse_mla_prefill", output: "lse", bound: Some(ATTENTION_LSE), why: "as sparse_mla_decode" },
+    Tolerance {
+        op: "sparse_mla_prefill",
+        output: "max_logits",
+        bound: Some(ATTENTION_LSE),
+        why: "the dots of the lse without its exponentials (FlashMLA: abs 1e-6, rel 2.01/65536)",
     },
     Tolerance {
         op: "split_combine",

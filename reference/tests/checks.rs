@@ -146,6 +146,115 @@ fn index_logits_decode() {
     empty.check().expect("an empty batch needs no memory");
 }
 
+/// Operands of `index_logits_prefill` as values.
+#[derive(Clone)]
+struct IndexPrefill {
+    format: IndexKFormat,
+    /// q, weights, keys, table, cu_seqlens_q, ends, logits
+    buffers: [Size; 7],
+    starts: Option<Size>,
+    pages: Pages,
+    t: u32,
+    b: u32,
+    index_heads: u32,
+    max_pages: u32,
+    stride_block_table: u64,
+    stride_logits: u64,
+}
+
+impl IndexPrefill {
+    fn valid() -> IndexPrefill {
+        IndexPrefill {
+            format: IndexKFormat::Fp8,
+            // t = 6, b = 3, with 5 pages of 64 rows
+            buffers: [6 * 8192, 6 * 64 * 4, 10 * 64 * 132, (2 * 7 + 5) * 4, 4 * 4, 6 * 4, 6 * 512 * 4],
+            starts: Some(6 * 4),
+            pages: Pages::index_k(IndexKFormat::Fp8, 10, 64),
+            t: 6,
+            b: 3,
+            index_heads: 64,
+            max_pages: 5,
+            stride_block_table: 7,
+            stride_logits: 512,
+        }
+    }
+
+    fn check(&self) -> Result<(), OpsError> {
+        let mut logits = self.buffers[6];
+        IndexLogitsPrefill {
+            format: self.format,
+            index_q: &self.buffers[0],
+            index_weights: &self.buffers[1],
+            index_k: Paged { buffer: &self.buffers[2], pages: self.pages },
+            block_table: &self.buffers[3],
+            cu_seqlens_q: &self.buffers[4],
+            starts: self.starts.as_ref(),
+            ends: &self.buffers[5],
+            index_logits: &mut logits,
+            t: self.t,
+            b: self.b,
+            index_heads: self.index_heads,
+            max_pages: self.max_pages,
+            stride_block_table: self.stride_block_table,
+            stride_logits: self.stride_logits,
+            clean_logits: true,
+        }
+        .check(len)
+    }
+}
+
+#[test]
+fn index_logits_prefill() {
+    expect(
+        &IndexPrefill::valid(),
+        IndexPrefill::check,
+        &[
+            (|a| a.t = 1 << 31, "index_logits_prefill: t: expected at most 2147483647, got 2147483648"),
+            (|a| a.b = 1 << 31, "index_logits_prefill: b: expected at most 2147483647, got 2147483648"),
+            (
+                |a| (a.t, a.b) = (i32::MAX as u32, 1),
+                "index_logits_prefill: t + b: expected at most 2147483647, got 2147483648",
+            ),
+            (|a| a.index_heads = 0, "index_logits_prefill: index_heads: expected 1 to 128, got 0"),
+            (|a| a.format = IndexKFormat::F32 { d: 0 }, "index_logits_prefill: format.d: expected 1 to 8192, got 0"),
+            (|a| a.pages.page_size = 0, "index_logits_prefill: index_k.page_size: expected at least 1, got 0"),
+            (
+                |a| a.max_pages = 1 << 25,
+                "index_logits_prefill: max_pages * page_size: expected at most 2147483647, got 2147483648",
+            ),
+            (
+                |a| a.pages.page_stride_bytes = 8192,
+                "index_logits_prefill: index_k.page_stride_bytes: expected at least 8448 bytes (64 fp8 rows), got 8192",
+            ),
+            (
+                |a| a.stride_block_table = 4,
+                "index_logits_prefill: stride_block_table: expected at least 5 elements, got 4",
+            ),
+            (
+                |a| a.stride_logits = 320,
+                "index_logits_prefill: stride_logits: expected a multiple of 256 elements, got 320",
+            ),
+            (|a| a.stride_logits = 256, "index_logits_prefill: stride_logits: expected at least 320 elements, got 256"),
+            (|a| a.buffers[0] -= 1, "index_logits_prefill: index_q: expected at least 49152 bytes, got 49151 bytes"),
+            (
+                |a| a.buffers[1] -= 4,
+                "index_logits_prefill: index_weights: expected at least 1536 bytes, got 1532 bytes",
+            ),
+            (|a| a.buffers[2] -= 1, "index_logits_prefill: index_k: expected at least 84480 bytes, got 84479 bytes"),
+            (|a| a.buffers[3] -= 1, "index_logits_prefill: block_table: expected at least 76 bytes, got 75 bytes"),
+            (|a| a.buffers[4] -= 1, "index_logits_prefill: cu_seqlens_q: expected at least 16 bytes, got 15 bytes"),
+            (|a| a.starts = Some(23), "index_logits_prefill: starts: expected at least 24 bytes, got 23 bytes"),
+            (|a| a.buffers[5] -= 1, "index_logits_prefill: ends: expected at least 24 bytes, got 23 bytes"),
+            (
+                |a| a.buffers[6] -= 1,
+                "index_logits_prefill: index_logits: expected at least 12288 bytes, got 12287 bytes",
+            ),
+        ],
+    );
+    let empty = IndexPrefill { t: 0, b: 0, buffers: [0, 0, 84480, 0, 4, 0, 0], starts: None, ..IndexPrefill::valid() };
+    empty.check().expect("an empty batch needs no memory but the first entry of cu_seqlens_q");
+}
+
 #[derive(Clone)]
 struct Topk {
     logits: Size,
@@ -343,8 +452,18 @@ impl Mla {
     }
 
     fn check(&self) -> Result<(), OpsError> {
+        self.with(|attention| attention.check(len))
+    }
+
+    /// As `sparse_mla_prefill`, with the size of `max_logits`.
+    fn check_prefill(&self, max_logits: Option<Size>) -> Result<(), OpsError> {
+        let mut max_logits = max_logits;
+        self.with(|attention| SparseMlaPrefill { attention, max_logits: max_logits.as_mut() }.check(len))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(SparseMlaDecode<'_, Size>) -> R) -> R {
         let (mut out, mut lse) = (self.out, self.lse);
-        SparseMlaDecode {
+        f(SparseMlaDecode {
             dtype: self.dtype,
             format: self.format,
             q: &self.q,
@@ -359,13 +478,25 @@ impl Mla {
             stride_out: self.stride_out,
             sm_scale: self.sm_scale,
             num_splits: self.num_splits,
-        }
-        .check(len)
+        })
     }
 
     fn second(&mut self) -> &mut List {
         self.compressed.as_mut().expect("two lists")
     }
+}
+
+#[test]
+fn sparse_mla_prefill() {
+    let valid = Mla::valid(KvFormat::V4Fp8);
+    valid.check_prefill(None).expect("the largest logits need not be asked for");
+    let table: [Change<'_, Mla>; 2] = [
+        (|a| a.h = 0, "sparse_mla_prefill: h: expected 1 to 256, got 0"),
+        (|a| a.lse -= 1, "sparse_mla_prefill: lse: expected at least 64 bytes, got 63 bytes"),
+    ];
+    expect(&valid, |a| a.check_prefill(Some(64)), &table);
+    let error = valid.check_prefill(Some(63)).expect_err("too small");
+    assert_eq!(error.to_string(), "sparse_mla_prefill: max_logits: expected at least 64 bytes, got 63 bytes");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use reference::suite;
 /// The reference with one fault, chosen by name.
 struct Faulty(&'static str);
 
-const FAULTS: [(&str, &[&str]); 6] = [
+const FAULTS: [(&str, &[&str]); 8] = [
     (
         "index_logits_decode",
         &[
@@ -28,6 +28,20 @@ const FAULTS: [(&str, &[&str]); 6] = [
             "nan lost",
             "scale of the next row",
             "rounded to bf16",
+        ],
+    ),
+    (
+        "index_logits_prefill",
+        &[
+            "starts ignored",
+            "no cleaning",
+            "always cleaning",
+            "one key too many",
+            "ends of the next query",
+            "first table line for all rows",
+            "queries from token 0",
+            "tokens behind",
+            "negative ranges as all",
         ],
     ),
     (
@@ -60,6 +74,16 @@ const FAULTS: [(&str, &[&str]); 6] = [
             "output 2% too large",
             "lse of an empty row zero",
             "gap written",
+        ],
+    ),
+    (
+        "sparse_mla_prefill",
+        &[
+            "no sink",
+            "max logits base 2",
+            "max logits of an empty row zero",
+            "max logits missing",
+            "max over the window",
         ],
     ),
     ("split_combine", &["no sink", "sink in lse", "lse base 2", "last split ignored", "plain mean", "gap written"]),
@@ -292,6 +316,65 @@ impl Ops for Faulty {
         let (out, lse) = (args.out, args.lse);
         ReferenceOps.sparse_mla_decode(SparseMlaDecode { window, compressed, out, lse, ..args })?;
         spoil_attention(self.0, out, lse, h, stride_out, sinks.as_deref());
+        Ok(())
+    }
+
+    fn index_logits_prefill(&self, mut args: IndexLogitsPrefill<'_, Bytes>) -> Result<(), OpsError> {
+        let (mut queries, mut ends) = (s32s(args.cu_seqlens_q), args.ends.clone());
+        let mut table = args.block_table.clone();
+        match self.0 {
+            "starts ignored" => args.starts = None,
+            "no cleaning" => args.clean_logits = false,
+            "always cleaning" => args.clean_logits = true,
+            "one key too many" => ends = map_s32(&ends, |end| if end > 0 { end.saturating_add(1) } else { end }),
+            "ends of the next query" if ends.len() > 4 => ends.rotate_left(4),
+            "first table line for all rows" if args.b > 0 => {
+                let line = 4 * args.stride_block_table as usize;
+                let first: Vec<u8> = table.iter().copied().take(4 * args.max_pages as usize).collect();
+                table.chunks_mut(line).for_each(|line| line[..first.len()].copy_from_slice(&first));
+            }
+            "queries from token 0" => {
+                let first = queries[0];
+                queries.iter_mut().for_each(|query| *query -= first);
+            }
+            "tokens behind" if args.b > 0 => queries[args.b as usize] = args.t as i32,
+            "negative ranges as all" => ends = map_s32(&ends, |end| if end < -1 { i32::MAX } else { end }),
+            _ => {}
+        }
+        let queries = s32_bytes(&queries);
+        ReferenceOps.index_logits_prefill(IndexLogitsPrefill {
+            cu_seqlens_q: &queries,
+            ends: &ends,
+            block_table: &table,
+            ..args
+        })
+    }
+
+    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, Bytes>) -> Result<(), OpsError> {
+        let SparseMlaPrefill { mut attention, mut max_logits } = args;
+        match self.0 {
+            "no sink" => attention.attn_sink = None,
+            "max logits missing" => max_logits = None,
+            _ => {}
+        }
+        let Some(out) = max_logits else {
+            return ReferenceOps.sparse_mla_prefill(SparseMlaPrefill { attention, max_logits: None });
+        };
+        if self.0 == "max over the window" {
+            let compressed = attention.compressed.take();
+            let most = reference::plain::max_logits(&attention);
+            attention.compressed = compressed;
+            *out = f32_bytes(&most.iter().map(|cell| cell.expect("all are written").value as f32).collect::<Vec<_>>());
+            return ReferenceOps.sparse_mla_prefill(SparseMlaPrefill { attention, max_logits: None });
+        }
+        ReferenceOps.sparse_mla_prefill(SparseMlaPrefill { attention, max_logits: Some(&mut *out) })?;
+        match self.0 {
+            "max logits base 2" => *out = map_f32(out, |x| x * std::f32::consts::LOG2_E),
+            "max logits of an empty row zero" => {
+                *out = map_f32(out, |x| if x == f32::NEG_INFINITY { 0.0 } else { x });
+            }
+            _ => {}
+        }
         Ok(())
     }
 

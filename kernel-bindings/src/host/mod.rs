@@ -5,7 +5,9 @@
 
 mod dots;
 mod index_k_write;
+mod index_logits;
 mod index_logits_decode;
+mod index_logits_prefill;
 mod kv_write;
 mod linear;
 mod moe_experts;
@@ -17,8 +19,8 @@ mod split_combine;
 mod topk_select;
 
 use reference::ops::{
-    IndexKWrite, IndexLogitsDecode, KvWrite, Linear, MoeExperts, Ops, OpsError, Pages, SparseMlaDecode, SplitCombine,
-    TopkSelect,
+    IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts, Ops, OpsError, Pages,
+    SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
 };
 
 /// The operations in plain Rust, on the widest vectors of the machine; `SM120_HOST_VECTORS=portable`, or `avx2`, narrows them.
@@ -100,6 +102,12 @@ impl Ops for HostOps {
         Ok(())
     }
 
+    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        index_logits_prefill::run(args);
+        Ok(())
+    }
+
     fn topk_select(&self, args: TopkSelect<'_, HostBuffer>) -> Result<(), OpsError> {
         args.check(len)?;
         topk_select::run(args);
@@ -109,7 +117,13 @@ impl Ops for HostOps {
     /// Splits are for devices that must fill many processors: here they are not made.
     fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, HostBuffer>) -> Result<(), OpsError> {
         args.check(len)?;
-        sparse_mla_decode::run(args);
+        sparse_mla_decode::run(args, None);
+        Ok(())
+    }
+
+    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        sparse_mla_decode::run(args.attention, args.max_logits);
         Ok(())
     }
 

@@ -9,7 +9,8 @@ use super::{HostBuffer, page_start, place, simd};
 const NOPE: usize = 448;
 const TILE: usize = 64;
 
-pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>) {
+/// `max_logits`: where the largest score of every token and head goes, if it is wanted.
+pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>, max_logits: Option<&mut HostBuffer>) {
     let (t, h) = (args.t as usize, args.h as usize);
     let [q_t, q_h] = args.stride_q.map(|s| s as usize);
     let [out_t, out_h] = args.stride_out.map(|s| s as usize);
@@ -17,21 +18,32 @@ pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>) {
     let (dtype, format, sm_scale) = (args.dtype, args.format, args.sm_scale);
     let (d, size) = (format.d() as usize, dtype.bytes() as usize);
     let (window, compressed) = (&args.window, &args.compressed);
-    let tokens = args.out.bytes.par_chunks_mut(size * out_t).zip(args.lse.bytes.par_chunks_mut(4 * h)).take(t);
-    tokens.enumerate().for_each(|(token, (out, lse))| {
+    let mut unwanted = Vec::new();
+    let most = match max_logits {
+        Some(buffer) => &mut buffer.bytes,
+        None => {
+            unwanted.resize(4 * t * h, 0);
+            &mut unwanted
+        }
+    };
+    let rows = args.lse.bytes.par_chunks_mut(4 * h).zip(most.par_chunks_mut(4 * h));
+    let tokens = args.out.bytes.par_chunks_mut(size * out_t).zip(rows).take(t);
+    tokens.enumerate().for_each(|(token, (out, (lse, most)))| {
         let mut rows = Vec::new();
         for list in std::iter::once(window).chain(compressed) {
             gather(format, list, token, &mut rows);
         }
-        let heads = out.par_chunks_mut(size * out_h).zip(lse.par_chunks_mut(4)).take(h);
-        heads.enumerate().for_each(|(head, (out, lse))| {
+        let rows_of_head = lse.par_chunks_mut(4).zip(most.par_chunks_mut(4));
+        let heads = out.par_chunks_mut(size * out_h).zip(rows_of_head).take(h);
+        heads.enumerate().for_each(|(head, (out, (lse, most)))| {
             let mut query = vec![0.0; d];
             let from = token * q_t + head * q_h;
             load(dtype, &q[size * from..size * (from + d)], &mut query);
             let sink = sink.map_or(f32::NEG_INFINITY, |sink| f32_at(sink, head));
-            let (values, log_sum) = attend(&query, &rows, sm_scale, sink);
-            store(dtype, &values, &mut out[..size * d]);
-            lse.copy_from_slice(&log_sum.to_le_bytes());
+            let attended = attend(&query, &rows, sm_scale, sink);
+            store(dtype, &attended.out, &mut out[..size * d]);
+            lse.copy_from_slice(&attended.lse.to_le_bytes());
+            most.copy_from_slice(&attended.max.to_le_bytes());
         });
     });
 }
@@ -67,12 +79,20 @@ fn widen_row(format: KvFormat, pages: &Pages, memory: &[u8], page: usize, row: u
     }
 }
 
-/// One head over widened rows: the output and the natural log-sum-exp without the sink.
-fn attend(query: &[f32], rows: &[f32], sm_scale: f32, sink: f32) -> (Vec<f32>, f32) {
+/// One head over widened rows.
+struct Attended {
+    out: Vec<f32>,
+    /// Natural log-sum-exp without the sink.
+    lse: f32,
+    /// Largest score.
+    max: f32,
+}
+
+fn attend(query: &[f32], rows: &[f32], sm_scale: f32, sink: f32) -> Attended {
     let d = query.len();
     let mut out = vec![0.0f32; d];
     if rows.is_empty() {
-        return (out, f32::NEG_INFINITY);
+        return Attended { out, lse: f32::NEG_INFINITY, max: f32::NEG_INFINITY };
     }
     let mut scores: Vec<f32> = rows.chunks_exact(d).map(|row| sm_scale * simd::dot(query, row)).collect();
     let mut max = f32::NEG_INFINITY;
@@ -89,5 +109,5 @@ fn attend(query: &[f32], rows: &[f32], sm_scale: f32, sink: f32) -> (Vec<f32>, f
     // exp(-inf) = 0: no sink; exp(inf) = inf: all weight on the sink
     let denominator = sum + (sink - max).exp();
     out.iter_mut().for_each(|o| *o /= denominator);
-    (out, max + sum.ln())
+    Attended { out, lse: max + sum.ln(), max }
 }

@@ -104,7 +104,7 @@ impl Shape {
                 }
                 let page = free.pop().expect("counted above");
                 line.push(page as i32);
-                self.fill_page(&mut rng, &mut index_k, &pages, page, rows as u32);
+                self.fill_page(&mut rng, &mut index_k, &pages, page, &(0..rows as u32).collect::<Vec<_>>());
             }
             block_table.put(4 * sequence as u64 * stride_block_table, &s32_bytes(&line));
         }
@@ -149,11 +149,11 @@ impl Shape {
         }
     }
 
-    /// Keys of the first `rows` rows of a page, each with a size of its own, so that a scale of another row is seen.
-    fn fill_page(&self, rng: &mut Rng, index_k: &mut Memory, pages: &Pages, page: u32, rows: u32) {
-        let (mut scales, mut fp4_scales) = (Vec::new(), Vec::new());
+    /// Keys of rows of a page, each with a size of its own, so that a scale of another row is seen.
+    pub(super) fn fill_page(&self, rng: &mut Rng, index_k: &mut Memory, pages: &Pages, page: u32, rows: &[u32]) {
+        let mut scales = Vec::new(); // stand behind all codes
         let d = self.format.d();
-        for row in 0..rows {
+        for &row in rows {
             let size = (rng.normal() as f32).exp();
             let mut key: Vec<f32> = (0..d).map(|_| size * self.draw(rng)).collect();
             match self.values {
@@ -171,27 +171,25 @@ impl Shape {
                     if self.values == Values::Nan && row % 7 == 5 {
                         of_row[(row % 4) as usize] = 255;
                     }
-                    fp4_scales.extend(of_row);
+                    scales.push((index_k_fp4_scale(pages, page, row), of_row));
                 }
                 IndexKFormat::Bf16 => index_k.put(index_k_bf16(pages, page, row), &bf16_bytes(&key)),
                 IndexKFormat::Fp8 => {
                     let rule = if row % 2 == 0 { ScaleRule::Exact } else { ScaleRule::PowerOfTwo };
                     let (scale, codes) = quantise_index_row(&row_128(&key), rule);
                     index_k.put(index_k_fp8_data(pages, page, row), &codes);
-                    scales.push(if self.values == Values::Nan && row % 7 == 5 { f32::NAN } else { scale });
+                    let scale = if self.values == Values::Nan && row % 7 == 5 { f32::NAN } else { scale };
+                    scales.push((index_k_fp8_scale(pages, page, row), scale.to_le_bytes()));
                 }
             }
         }
-        if self.format == IndexKFormat::Fp8 {
-            index_k.put(index_k_fp8_scale(pages, page, 0), &f32_bytes(&scales));
-        }
-        if self.format == IndexKFormat::Fp4 {
-            index_k.put(index_k_fp4_scale(pages, page, 0), &fp4_scales);
+        for (offset, bytes) in scales {
+            index_k.put(offset, &bytes);
         }
     }
 
     /// Query bytes of one row, and its head weights with the query scales folded in.
-    fn query(&self, rng: &mut Rng, poisoned: bool) -> (Vec<u8>, Vec<f32>) {
+    pub(super) fn query(&self, rng: &mut Rng, poisoned: bool) -> (Vec<u8>, Vec<f32>) {
         let (mut bytes, mut weights) = (Vec::new(), Vec::new());
         for head in 0..self.index_heads {
             let mut q: Vec<f32> = (0..self.format.d()).map(|_| self.draw(rng)).collect();

@@ -6,11 +6,13 @@
 pub mod golden;
 pub mod index_k_write;
 pub mod index_logits_decode;
+pub mod index_logits_prefill;
 pub mod kv_write;
 pub mod linear;
 pub mod moe_experts;
 pub mod products;
 pub mod sparse_mla_decode;
+pub mod sparse_mla_prefill;
 pub mod split_combine;
 pub mod topk_select;
 mod write;
@@ -35,8 +37,10 @@ pub enum Size {
 pub fn all(size: Size) -> Vec<Case> {
     let mut cases = Vec::new();
     cases.extend(index_logits_decode::cases());
+    cases.extend(index_logits_prefill::cases());
     cases.extend(topk_select::cases());
     cases.extend(sparse_mla_decode::cases());
+    cases.extend(sparse_mla_prefill::cases());
     cases.extend(split_combine::cases());
     cases.extend(kv_write::cases());
     cases.extend(index_k_write::cases());

@@ -137,6 +137,11 @@ impl Default for Shape {
 pub const SM_SCALE: f32 = 0.044_194_174;
 
 impl Shape {
+    /// Whether a list points past the bytes that a machine has.
+    pub(super) fn virtual_pool(&self) -> bool {
+        std::iter::once(&self.window).chain(&self.compressed).any(|list| list.first_page > 0)
+    }
+
     /// The data for `seed`.
     pub fn build(&self, seed: u64) -> SparseMlaProblem {
         let mut rng = Rng::named(seed, "sparse_mla_decode");
@@ -333,16 +338,22 @@ impl Shape {
 
 /// All cases of this operation.
 pub fn cases() -> Vec<Case> {
-    let mut cases = Vec::new();
+    let case = |(size, format, what, shape): (Size, KvFormat, String, Shape)| {
+        let virtual_pool = shape.virtual_pool();
+        let case = Case::new("sparse_mla_decode", format!("{}/{what}", format.name()), size, move |seed| {
+            Problem::SparseMlaDecode(Box::new(shape.build(seed)))
+        });
+        if virtual_pool { case.in_virtual_pool() } else { case }
+    };
+    shapes().into_iter().map(case).collect()
+}
+
+/// The shapes of the cases with their formats and names.
+pub(super) fn shapes() -> Vec<(Size, KvFormat, String, Shape)> {
+    let mut shapes = Vec::new();
     for format in [KvFormat::V4Fp8, KvFormat::Bf16] {
         let mut add = |size: Size, what: &str, shape: Shape| {
-            let shape = Shape { format, ..shape };
-            let lists = std::iter::once(&shape.window).chain(&shape.compressed);
-            let virtual_pool = lists.into_iter().any(|list| list.first_page > 0);
-            let case = Case::new("sparse_mla_decode", format!("{}/{what}", format.name()), size, move |seed| {
-                Problem::SparseMlaDecode(Box::new(shape.build(seed)))
-            });
-            cases.push(if virtual_pool { case.in_virtual_pool() } else { case });
+            shapes.push((size, format, what.to_owned(), Shape { format, ..shape }));
         };
         let small = Shape::default();
         let list = List::of;
@@ -461,5 +472,5 @@ pub fn cases() -> Vec<Case> {
             );
         }
     }
-    cases
+    shapes
 }

@@ -504,10 +504,11 @@ pub struct Sample<'a, B> {
 
 /// Operands of [`super::Ops::index_logits_prefill`]: [`super::IndexLogitsDecode`] for ragged queries.
 ///
-/// Sequence `s` brings the queries `cu_seqlens_q[s]..cu_seqlens_q[s + 1]` of the batch (ascending; the first entry need not
-/// be 0: rows outside are not touched). Query `r` scores rows `starts[r]..ends[r]` of its sequence, both clamped to
-/// `0..=max_pages * page_size`, into `index_logits[r, starts[r]..ends[r]]`; the rest of the row is -inf when cleaning is asked
-/// for and not written otherwise.
+/// Sequence `s` brings the queries `cu_seqlens_q[s]..cu_seqlens_q[s + 1]` of the batch (entries ascend and are clamped to
+/// `0..=t`; the first need not be 0: rows outside are not touched). Query `r` scores rows `starts[r]..ends[r]` of its sequence,
+/// both clamped to `0..=max_pages * page_size`, into `index_logits[r, starts[r]..ends[r]]`; the rest of the row is -inf when
+/// cleaning is asked for and not written otherwise. Keys that no query asks for are not read, nor are queries that ask for
+/// none.
 #[derive(Debug)]
 pub struct IndexLogitsPrefill<'a, B> {
     /// Format of `index_q` and `index_k`.
