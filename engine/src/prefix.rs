@@ -149,10 +149,8 @@ impl PrefixCache {
                     let held = pools.compressed.share(held);
                     self.add_node(node, page, held)
                 }
-                Err(()) => {
-                    self.prune(node, pools);
-                    return None;
-                }
+                // Only below a node that was here before, so nothing useless is left behind.
+                Err(()) => return None,
             };
             self.touch(node);
         }

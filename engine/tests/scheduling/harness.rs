@@ -132,6 +132,11 @@ impl Harness {
             let token = samples.next().unwrap();
             let after_draft = entry.draft.and_then(|draft| samples.next().filter(|_| draft == token));
             self.accepted_drafts += u64::from(after_draft.is_some());
+            if entry.draft.is_some() && after_draft.is_none() {
+                // The position of a rejected draft is computed again.
+                let next = &mut self.requests.get_mut(&entry.sequence).unwrap().next;
+                *next = next.map(|next| next - 1);
+            }
             let end = entry.start.0 as usize + entry.tokens.len() + usize::from(after_draft.is_some()) + 1;
             let next_draft = self.config.speculation.then(|| self.guess(entry.sequence, end));
             output.sampled.push(Sampled { token, after_draft, next_draft });
@@ -146,7 +151,8 @@ impl Harness {
     /// Ends the oldest step as failed; false if none is in flight.
     pub(crate) fn fail(&mut self) -> bool {
         let Some(InFlight { plan, batch, samples }) = self.in_flight.pop_front() else { return false };
-        if samples.is_none() {
+        // A step that failed wrote nothing; one that a later step was planned on is let run, so that this one finds its inputs.
+        if samples.is_none() && !self.in_flight.is_empty() {
             self.model.forward(&batch);
         }
         let events = self.scheduler.fail(&plan, "device lost").unwrap();
@@ -233,17 +239,14 @@ impl Harness {
             let tracked = self.requests.get_mut(&entry.sequence).unwrap();
             assert_eq!(tracked.ended, None, "request {} runs after its end", entry.sequence);
             if tracked.next != Some(entry.start.0) {
-                // After a rejected draft the position behind the accepted token is computed again.
-                let redo = self.config.speculation && tracked.next == Some(entry.start.0 + 1);
-                assert!(
-                    redo || entry.start.0 % self.shape.page_tokens == 0,
-                    "{} resumes at {}",
-                    entry.sequence,
-                    entry.start
-                );
-                self.starts += u64::from(!redo);
+                assert!(entry.start.0 % self.shape.page_tokens == 0, "{} resumes at {}", entry.sequence, entry.start);
+                self.starts += 1;
             }
             tracked.next = Some(entry.start.0 + entry.num_tokens());
+            // The last token of a text is never run.
+            let room = self.config.max_context - tracked.request.prompt.len() as u32;
+            let limit = tracked.request.prompt.len() as u32 + tracked.request.max_tokens.min(room);
+            assert!(entry.start.0 + entry.num_tokens() < limit, "{} runs to its limit {limit}", entry.sequence);
             self.planned_tokens += u64::from(entry.num_tokens());
         }
         self.judge_pages(plan);

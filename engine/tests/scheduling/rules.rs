@@ -213,3 +213,57 @@ fn a_failed_step_ends_its_requests_with_the_reason() {
     assert_eq!(harness.requests[&id].ended, Some(FinishReason::Failed("device lost".to_owned())));
     harness.finish();
 }
+
+/// A draft runs behind the last token; it costs a position when it is wrong and saves a step when it is right.
+#[test]
+fn drafts_are_those_of_the_step_before() {
+    let config = SchedulerConfig { speculation: true, ..config() };
+    let mut scheduler = Scheduler::new(config, SHAPE, SIZES).unwrap();
+    scheduler.add(request(3, 6)).unwrap();
+    let mut step = |token, after_draft: Option<u32>, next_draft: Option<u32>| {
+        let plan = scheduler.schedule().unwrap();
+        assert!(scheduler.schedule().is_none(), "steps with drafts do not overlap");
+        let entry = &plan.entries[0];
+        let seen = (entry.start.0, entry.draft.map(|draft| draft.0), plan.num_samples());
+        let (after_draft, next_draft) = (after_draft.map(TokenId), next_draft.map(TokenId));
+        let output = StepOutput { sampled: vec![Sampled { token: TokenId(token), after_draft, next_draft }] };
+        (seen, scheduler.commit(&plan, &output).unwrap().len())
+    };
+    assert_eq!(step(10, None, Some(20)), ((0, None, 1), 1));
+    assert_eq!(step(11, None, Some(21)), ((3, Some(20), 2), 1), "rejected");
+    assert_eq!(step(21, Some(22), None), ((4, Some(21), 2), 2), "accepted");
+    assert_eq!(step(12, None, Some(23)), ((6, None, 1), 1), "none was offered");
+    assert_eq!(step(13, None, None), ((7, None, 1), 2), "no room for two tokens; the last token and the end");
+    let ignoring = SchedulerConfig { speculation: false, ..config };
+    let mut scheduler = Scheduler::new(ignoring, SHAPE, SIZES).unwrap();
+    scheduler.add(request(3, 6)).unwrap();
+    let plan = scheduler.schedule().unwrap();
+    let output = StepOutput { sampled: vec![Sampled { next_draft: Some(TokenId(1)), ..sampled(10) }] };
+    scheduler.commit(&plan, &output).unwrap();
+    assert_eq!(scheduler.schedule().unwrap().entries[0].draft, None);
+}
+
+/// The page and ring sizes that the engine runs with, both policies.
+#[test]
+fn texts_are_right_with_pages_of_256_tokens() {
+    for shape in [
+        CacheShape::ring_per_page(128, false),
+        CacheShape::ring_per_page(128, true),
+        CacheShape::ring_per_page(16, false),
+        CacheShape::ring_per_request(128, false),
+        CacheShape::ring_per_request(16, true),
+    ] {
+        let speculation = shape.csa_ring_rows == 16;
+        let config =
+            SchedulerConfig { max_batch_tokens: 300, chunk_tokens: 256, speculation, ..SchedulerConfig::new(4096) };
+        let config = SchedulerConfig { max_running: 3, ..config };
+        let sizes = PoolSizes { compressed_pages: 9, window_pages: 16, request_slots: 3 };
+        let mut harness = Harness::new(config, shape, sizes);
+        for (prompt, generated) in [(700, 90), (300, 230), (520, 40), (700, 20)] {
+            harness.add(request(prompt, generated)).unwrap();
+        }
+        harness.finish();
+        let stats = harness.scheduler.stats();
+        assert!(stats.cached_tokens >= 512, "{shape:?}: {stats:?}");
+    }
+}
