@@ -1,4 +1,8 @@
-//! Sizes of the cache: tokens per page, rows per ring.
+//! Sizes of the cache: tokens per page, rows per ring, bytes per page.
+
+mod bytes;
+
+pub use bytes::{BufferSpec, CacheBuffer, CacheGeometry, GeometryError, PoolName};
 
 use crate::config::LayerKind;
 use crate::ids::{PageId, Position};
@@ -16,7 +20,7 @@ pub enum HcaState {
     PerRequest,
 }
 
-/// Page and ring sizes in tokens and rows: what tables and slots depend on.
+/// Page and ring sizes in tokens and rows: what tables and slots depend on. The bytes are in [`CacheGeometry`].
 ///
 /// A compressed page is `page_tokens` tokens of compressed rows and index keys; a window page `window_page_tokens` tokens
 /// of window rows, together with the compressor rings of that stretch. The state slot of position `p` is
@@ -158,6 +162,12 @@ impl CacheShape {
     /// Compressed pages of `tokens` tokens.
     pub fn compressed_pages(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.page_tokens)
+    }
+
+    /// Most pages of a pool: a slot is a 32-bit signed number.
+    pub fn max_pages(&self) -> u32 {
+        let rows = [self.window_page_tokens, self.csa_rows(), self.csa_ring_rows, self.hca_ring_rows];
+        i32::MAX as u32 / rows.into_iter().max().unwrap_or(1)
     }
 
     /// Slot of `row` in a pool whose pages hold `rows_per_page`.

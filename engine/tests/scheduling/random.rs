@@ -113,8 +113,8 @@ fn run(actions: &[Action], config: SchedulerConfig, shape: CacheShape, sizes: Po
 }
 
 proptest! {
-    // 2,000 lives of 200 actions on average: some 400,000 calls.
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    // 1,000 lives of 200 actions on average: some 200,000 calls.
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
     fn every_text_is_right_and_every_page_returns(
