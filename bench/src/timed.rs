@@ -6,8 +6,8 @@ use kernel_bindings::emulated::Emulated;
 use kernel_bindings::host::HostOps;
 use kernel_bindings::ops::KernelOps;
 use reference::ops::{
-    IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts, Ops, OpsError, SparseMlaDecode,
-    SparseMlaPrefill, SplitCombine, TopkSelect,
+    Embed, GatherRows, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts,
+    Ops, OpsError, Router, Sample, SparseMlaDecode, SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
 };
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -123,5 +123,26 @@ impl<O: Clock> Ops for Timed<'_, O> {
     }
     fn moe_experts(&self, args: MoeExperts<'_, O::Buffer>) -> Result<(), OpsError> {
         self.measure(|| self.ops.moe_experts(args))
+    }
+    fn embed(&self, args: Embed<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.embed(args))
+    }
+    fn gather_rows(&self, args: GatherRows<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.gather_rows(args))
+    }
+    fn hc_mix(&self, args: HcMix<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.hc_mix(args))
+    }
+    fn hc_post(&self, args: HcPost<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.hc_post(args))
+    }
+    fn swiglu(&self, args: Swiglu<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.swiglu(args))
+    }
+    fn router(&self, args: Router<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.router(args))
+    }
+    fn sample(&self, args: Sample<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.sample(args))
     }
 }

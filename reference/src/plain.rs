@@ -5,6 +5,7 @@
 //! [`Ops`], rounded to the type of the output. Nothing here is quick, and nothing is shared with what it judges.
 
 pub mod products;
+pub mod streams;
 
 use std::ops::Range;
 
@@ -19,8 +20,9 @@ use crate::layout::{
     index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
 use crate::ops::{
-    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvFormat, KvWrite, Linear, MoeExperts,
-    Ops, OpsError, Paged, Pages, SlotList, SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
+    Dtype, Embed, GatherRows, HcMix, HcPost, IndexKFormat, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
+    KvFormat, KvWrite, Linear, MoeExperts, Ops, OpsError, Paged, Pages, Router, Sample, SlotList, SparseMlaDecode,
+    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
 };
 
 /// What one element of an output must be.
@@ -645,5 +647,33 @@ impl Ops for ReferenceOps {
         let cells = products::moe_experts(&args);
         put_f32(args.out, &cells);
         Ok(())
+    }
+
+    fn embed(&self, args: Embed<'_, Bytes>) -> Result<(), OpsError> {
+        Self::run_embed(args)
+    }
+
+    fn gather_rows(&self, args: GatherRows<'_, Bytes>) -> Result<(), OpsError> {
+        Self::run_gather_rows(args)
+    }
+
+    fn hc_mix(&self, args: HcMix<'_, Bytes>) -> Result<(), OpsError> {
+        Self::run_hc_mix(args)
+    }
+
+    fn hc_post(&self, args: HcPost<'_, Bytes>) -> Result<(), OpsError> {
+        Self::run_hc_post(args)
+    }
+
+    fn swiglu(&self, args: Swiglu<'_, Bytes>) -> Result<(), OpsError> {
+        Self::run_swiglu(args)
+    }
+
+    fn router(&self, args: Router<'_, Bytes>) -> Result<(), OpsError> {
+        Self::run_router(args)
+    }
+
+    fn sample(&self, args: Sample<'_, Bytes>) -> Result<(), OpsError> {
+        Self::run_sample(args)
     }
 }

@@ -5,6 +5,7 @@
 //! format) or left as the implementation hands it out.
 
 mod products;
+pub mod streams;
 
 pub use products::{LinearProblem, MoeProblem, ProductsProblem, WeightMemory};
 
@@ -120,7 +121,14 @@ pub enum Expected {
         /// Values.
         values: Vec<i32>,
     },
-    /// Equal bytes.
+    /// Equal bytes, row after row.
+    Rows {
+        /// Bytes.
+        bytes: Bytes,
+        /// Row length.
+        row_bytes: u64,
+    },
+    /// Equal bytes of a pool.
     Pages {
         /// Bytes of the watched regions, one after the other.
         bytes: Bytes,
@@ -201,6 +209,10 @@ impl ExpectedOutput {
                 compare::floats(self.name, got, &before, *float, strides, cells, bound)
             }
             Expected::Integers { columns, values } => compare::integers(self.name, got, *columns, values),
+            Expected::Rows { bytes, row_bytes } => {
+                let place = |at: usize| format!("row {}, byte {}", at as u64 / row_bytes, at as u64 % row_bytes);
+                compare::bytes(self.name, got, bytes, |_| false, place)
+            }
             Expected::Pages { bytes, regions, pages, format } => {
                 let place = |offset: usize| format.place(pages, in_pool(regions, offset as u64));
                 compare::bytes(self.name, got, bytes, |offset| place(offset).1, |offset| place(offset).0)
@@ -356,6 +368,7 @@ pub enum Problem {
     SplitCombine(CombineProblem),
     Write(WriteProblem),
     Products(Box<ProductsProblem>),
+    Streams(streams::StreamsProblem),
 }
 
 impl Problem {
@@ -373,6 +386,7 @@ impl Problem {
                 RowFormat::Kv(_) => "kv_write",
                 RowFormat::IndexK(_) => "index_k_write",
             },
+            Problem::Streams(p) => p.op(),
         }
     }
 
@@ -387,6 +401,7 @@ impl Problem {
             Problem::SplitCombine(p) => p.run(ops, fill),
             Problem::Write(p) => p.run(ops, fill),
             Problem::Products(p) => p.run(ops, fill),
+            Problem::Streams(p) => p.run(ops, fill),
         }
     }
 
@@ -407,6 +422,7 @@ impl Problem {
             Problem::SparseMlaPrefill(_) => vec!["out", "lse"],
             Problem::Write(_) => vec!["cache"],
             Problem::Products(_) => vec!["out"],
+            Problem::Streams(p) => p.output_names(),
         }
     }
 
@@ -421,6 +437,7 @@ impl Problem {
             Problem::SplitCombine(p) => p.expected(),
             Problem::Write(p) => p.expected(),
             Problem::Products(p) => p.expected(),
+            Problem::Streams(p) => p.expected(),
         }
     }
 }

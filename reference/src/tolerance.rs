@@ -5,6 +5,8 @@
 //! be positive; for attention outputs `sum_i p_i |v_i|`; for an lse `max_i sm_scale * sum_d |q k_i|`, at least 1; for
 //! attention outputs in f32 the product of the two.
 
+pub mod streams;
+
 use crate::compare::Bound;
 use crate::plain::Cells;
 
@@ -55,8 +57,8 @@ pub const OUTSIDE_ATTENTION: Bound = Bound { abs: 1e-2, rel: 0.0, difference: 1e
 /// Log-sum-exp of an outside implementation from the same stored bytes.
 pub const OUTSIDE_LSE: Bound = Bound { abs: 1e-4, rel: 1e-5, difference: 1e-8 };
 
-/// Every output of every operation.
-pub const TABLE: [Tolerance; 23] = [
+/// Every output of the operations of sparse attention.
+const ATTENTION: [Tolerance; 23] = [
     Tolerance {
         op: "index_logits_decode",
         output: "index_logits",
@@ -215,11 +217,16 @@ pub fn scale_by_scores(out: &mut Cells, lse: &Cells) {
     }
 }
 
+/// Every output of every operation.
+pub fn table() -> Vec<Tolerance> {
+    [&ATTENTION[..], &streams::TABLE].concat()
+}
+
 /// The table as Markdown.
 pub fn markdown() -> String {
     let mut text = String::from("| operation | output | element: abs x magnitude | or rel | whole | why |\n");
     text.push_str("|---|---|---|---|---|---|\n");
-    for row in TABLE {
+    for row in table() {
         let bound = match row.bound {
             Some(b) => format!("{:.2e} | {:.2e} | {:.0e}", b.abs, b.rel, b.difference),
             None => "equal | equal | equal".into(),
@@ -236,7 +243,7 @@ mod tests {
     #[test]
     fn markdown_has_every_row_and_six_columns() {
         let text = markdown();
-        assert_eq!(text.lines().count(), TABLE.len() + 2);
+        assert_eq!(text.lines().count(), table().len() + 2);
         assert!(text.lines().all(|line| line.matches('|').count() == 7));
     }
 }

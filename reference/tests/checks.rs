@@ -1,5 +1,8 @@
 //! What is refused, and in which words. A buffer is only its size here: checks need no device.
 
+#[path = "checks/streams.rs"]
+mod streams;
+
 use proptest::prelude::*;
 use reference::check::{narrow, narrow_stride};
 use reference::ops::*;

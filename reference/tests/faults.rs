@@ -1,6 +1,9 @@
 //! The suite can fail: an implementation with one fault is caught by a quick case, for every fault that others have
 //! shipped and that can be put in front of, or behind, a correct implementation.
 
+#[path = "faults/streams.rs"]
+mod streams;
+
 use std::collections::HashSet;
 
 use reference::cases::{self, Size};
@@ -450,6 +453,34 @@ impl Ops for Faulty {
         }
         ReferenceOps.index_k_write(IndexKWrite { slot_mapping: &slots, ..args })
     }
+
+    fn embed(&self, args: Embed<'_, Bytes>) -> Result<(), OpsError> {
+        streams::embed(self.0, args)
+    }
+
+    fn gather_rows(&self, args: GatherRows<'_, Bytes>) -> Result<(), OpsError> {
+        streams::gather_rows(self.0, args)
+    }
+
+    fn hc_mix(&self, args: HcMix<'_, Bytes>) -> Result<(), OpsError> {
+        streams::hc_mix(self.0, args)
+    }
+
+    fn hc_post(&self, args: HcPost<'_, Bytes>) -> Result<(), OpsError> {
+        streams::hc_post(self.0, args)
+    }
+
+    fn swiglu(&self, args: Swiglu<'_, Bytes>) -> Result<(), OpsError> {
+        streams::swiglu(self.0, args)
+    }
+
+    fn router(&self, args: Router<'_, Bytes>) -> Result<(), OpsError> {
+        streams::router(self.0, args)
+    }
+
+    fn sample(&self, args: Sample<'_, Bytes>) -> Result<(), OpsError> {
+        streams::sample(self.0, args)
+    }
 }
 
 /// Faults in what attention and merge give back.
@@ -487,7 +518,7 @@ fn every_fault_is_caught_by_a_quick_case() {
     let cases = cases::all(Size::Quick);
     let prepared: Vec<_> = cases.iter().map(|case| case.prepare(1)).collect();
     let mut missed = Vec::new();
-    for (op, faults) in FAULTS {
+    for (op, faults) in FAULTS.into_iter().chain(streams::FAULTS) {
         for fault in faults {
             let mut caught = prepared.iter().filter(|p| p.case.op == op);
             if !caught.any(|p| suite::run_prepared(&Faulty(fault), p, Fill::Poison).fails()) {

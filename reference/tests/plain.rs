@@ -1,5 +1,8 @@
 //! The edges of the plain operations, by hand: what golden values do not reach.
 
+#[path = "plain/streams.rs"]
+mod streams;
+
 use ndarray::{Array1, Array2, ArrayView1};
 use proptest::prelude::*;
 use reference::formats::{bf16s, f32_bytes, f32s};

@@ -4,6 +4,11 @@
 //! the reference that judges them. Nothing is ever random: a sum has one order, whatever the number of threads.
 
 mod dots;
+mod elements;
+mod embed;
+mod gather_rows;
+mod hc_mix;
+mod hc_post;
 mod index_k_write;
 mod index_logits;
 mod index_logits_decode;
@@ -13,14 +18,17 @@ mod linear;
 mod moe_experts;
 mod numbers;
 mod products;
+mod router;
+mod sample;
 mod simd;
 mod sparse_mla_decode;
 mod split_combine;
+mod swiglu;
 mod topk_select;
 
 use reference::ops::{
-    IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts, Ops, OpsError, Pages,
-    SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
+    Embed, GatherRows, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts,
+    Ops, OpsError, Pages, Router, Sample, SparseMlaDecode, SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
 };
 
 /// The operations in plain Rust, on the widest vectors of the machine; `SM120_HOST_VECTORS=portable`, or `avx2`, narrows them.
@@ -154,6 +162,48 @@ impl Ops for HostOps {
     fn moe_experts(&self, args: MoeExperts<'_, HostBuffer>) -> Result<(), OpsError> {
         args.check(len)?;
         moe_experts::run(args);
+        Ok(())
+    }
+
+    fn embed(&self, args: Embed<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        embed::run(args);
+        Ok(())
+    }
+
+    fn gather_rows(&self, args: GatherRows<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        gather_rows::run(args);
+        Ok(())
+    }
+
+    fn hc_mix(&self, args: HcMix<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        hc_mix::run(args);
+        Ok(())
+    }
+
+    fn hc_post(&self, args: HcPost<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        hc_post::run(args);
+        Ok(())
+    }
+
+    fn swiglu(&self, args: Swiglu<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        swiglu::run(args);
+        Ok(())
+    }
+
+    fn router(&self, args: Router<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        router::run(args);
+        Ok(())
+    }
+
+    fn sample(&self, args: Sample<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        sample::run(args);
         Ok(())
     }
 }

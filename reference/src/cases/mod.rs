@@ -3,7 +3,12 @@
 //! What no operand describes is NaN; outputs hold a pattern before the call; slots and page ids that are not used say
 //! -1, the smallest and largest integer, or one beyond the pool. A case is small enough for its [`Size`].
 
+mod activations;
+pub mod embed;
+pub mod gather_rows;
 pub mod golden;
+pub mod hc_mix;
+pub mod hc_post;
 pub mod index_k_write;
 pub mod index_logits_decode;
 pub mod index_logits_prefill;
@@ -11,9 +16,12 @@ pub mod kv_write;
 pub mod linear;
 pub mod moe_experts;
 pub mod products;
+pub mod router;
+pub mod sample;
 pub mod sparse_mla_decode;
 pub mod sparse_mla_prefill;
 pub mod split_combine;
+pub mod swiglu;
 pub mod topk_select;
 mod write;
 
@@ -46,6 +54,13 @@ pub fn all(size: Size) -> Vec<Case> {
     cases.extend(index_k_write::cases());
     cases.extend(linear::cases());
     cases.extend(moe_experts::cases());
+    cases.extend(embed::cases());
+    cases.extend(gather_rows::cases());
+    cases.extend(hc_mix::cases());
+    cases.extend(hc_post::cases());
+    cases.extend(swiglu::cases());
+    cases.extend(router::cases());
+    cases.extend(sample::cases());
     cases.retain(|case| case.size <= size);
     cases
 }

@@ -1,0 +1,22 @@
+//! Embedding rows, copied once per stream.
+
+use reference::ops::Embed;
+
+use super::HostBuffer;
+use super::elements::{each_row, size};
+use super::numbers::s32_at;
+
+pub(super) fn run(args: Embed<'_, HostBuffer>) {
+    let row_bytes = args.d as usize * size(args.dtype);
+    let (table, ids) = (&args.table.bytes, &args.ids.bytes);
+    each_row(&mut args.out.bytes, args.t as usize, args.copies as usize * row_bytes, |token, out| {
+        let id = u32::try_from(s32_at(ids, token)).ok().filter(|&id| id < args.vocab);
+        match id {
+            Some(id) => {
+                let row = &table[id as usize * row_bytes..(id as usize + 1) * row_bytes];
+                out.chunks_exact_mut(row_bytes).for_each(|copy| copy.copy_from_slice(row));
+            }
+            None => out.fill(0),
+        }
+    });
+}
