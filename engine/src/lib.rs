@@ -14,3 +14,4 @@ pub mod prefix;
 pub mod scheduler;
 pub mod sequence;
 pub mod step;
+pub mod tokenizer;
