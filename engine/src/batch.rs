@@ -175,7 +175,7 @@ impl Batch {
         for (rows, ratio, rows_per_page) in kinds {
             let num_rows = (position + 1) / ratio;
             rows.num_rows.push(num_rows as i32);
-            if (position + 1) % ratio == 0 {
+            if (position + 1).is_multiple_of(ratio) {
                 rows.slot_mapping.push(row_slot(num_rows - 1, rows_per_page)?);
                 rows.row_tokens.push(token);
                 rows.row_positions.push(((num_rows - 1) * ratio) as i32);

@@ -87,7 +87,7 @@ impl CacheShape {
             true => Ok(()),
             false => Err(ShapeError { expected: expected(), got }),
         };
-        let divides = |part: u32, whole: u32| part > 0 && whole > 0 && whole % part == 0;
+        let divides = |part: u32, whole: u32| part > 0 && whole > 0 && whole.is_multiple_of(part);
         let Self {
             page_tokens, window_page_tokens, window, csa_ratio, hca_ratio, csa_ring_rows, hca_ring_rows, ..
         } = *self;

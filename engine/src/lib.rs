@@ -1,16 +1,20 @@
-//! DeepSeek-V4 over operations: layer schedule, bytes per token, one decode attention step. Nothing here knows a device.
+//! DeepSeek-V4 over operations: configuration, checkpoints, model, pools, scheduler, engine. Nothing here knows a device.
 #![forbid(unsafe_code)]
 
 pub mod attention;
 pub mod batch;
 pub mod checkpoint;
+pub mod collective;
 pub mod config;
+pub mod engine;
 pub mod geometry;
 pub mod ids;
 pub mod model;
 pub mod plan;
 pub mod pools;
 pub mod prefix;
+pub mod rope;
+pub mod runner;
 pub mod scheduler;
 pub mod sequence;
 pub mod step;

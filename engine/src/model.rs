@@ -1,5 +1,20 @@
 //! The layer schedule and the sizes that attention depends on.
 
+mod attention;
+pub mod cache;
+mod forward;
+mod load;
+mod mtp;
+mod numerics;
+pub mod probe;
+pub mod weights;
+mod workspace;
+
+pub use forward::{Model, Parts};
+pub use load::{LoadError, load};
+pub use numerics::{Numerics, WeightStorage};
+pub use workspace::{Limits, RankShape};
+
 pub use crate::config::LayerKind;
 
 /// What attention needs to know of a model.

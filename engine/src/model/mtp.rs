@@ -1,0 +1,125 @@
+//! The draft layer: from the trunk's streams and the next token's embedding to a guess of the token after that.
+
+use reference::ops::{Embed, HcPost, Linear, Norm, NormRope, Ops, OpsError};
+
+use super::forward::{Model, Step, run_layer};
+use super::probe::NoProbe;
+use super::workspace::{Array, bytes_of};
+use crate::batch::Batch;
+
+/// Buffers of the draft layer beside the workspace.
+#[derive(Debug)]
+pub(super) struct DraftArrays<B> {
+    next_ids: Array<B>,
+    /// `[t, hc]` ones and `[t, hc, hc]` unit matrices: add a vector to every stream.
+    ones: Array<B>,
+    units: Array<B>,
+    /// `[t]` zeros: temperatures of a guess.
+    zeros: Array<B>,
+    tokens: u32,
+}
+
+impl<B> DraftArrays<B> {
+    pub(super) fn new() -> Self {
+        Self {
+            next_ids: Array::named("next_ids"),
+            ones: Array::named("ones"),
+            units: Array::named("units"),
+            zeros: Array::named("zeros"),
+            tokens: 0,
+        }
+    }
+
+    fn put<O: Ops<Buffer = B>>(&mut self, ops: &O, hc: u32, next_ids: &[i32]) -> Result<(), OpsError> {
+        self.next_ids.put(ops, &bytes_of(next_ids, i32::to_le_bytes))?;
+        let t = next_ids.len() as u32;
+        if t > self.tokens {
+            let ones = vec![1.0_f32; (t * hc) as usize];
+            let units: Vec<f32> = (0..t * hc * hc).map(|i| if i / hc % hc == i % hc { 1.0 } else { 0.0 }).collect();
+            self.ones.put(ops, &bytes_of(&ones, f32::to_le_bytes))?;
+            self.units.put(ops, &bytes_of(&units, f32::to_le_bytes))?;
+            self.zeros.put(ops, &vec![0; 4 * t as usize])?;
+            self.tokens = t;
+        }
+        Ok(())
+    }
+}
+
+impl<O: Ops> Model<O> {
+    /// Runs the draft layer over the tokens of the batch whose forward ran last, and picks the likeliest token after
+    /// `next_ids` for every row of [`Batch::logits_rows`].
+    ///
+    /// `next_ids` is the token behind every token of the batch. The layer keeps window rows of its own; they are written for
+    /// every token, so that it must run for every batch once it is used.
+    ///
+    /// # Panics
+    /// Without a draft layer ([`Model::drafts`]).
+    pub fn draft(&mut self, batch: &Batch, next_ids: &[i32]) -> Result<Vec<i32>, OpsError> {
+        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft } = self;
+        let mtp = weights.mtp.as_ref().expect("asked for a draft without a draft layer");
+        let (t, d, hc, dtype) = (batch.t, config.hidden_size, config.hc_mult, numerics.activations);
+        draft.put(ops, hc, next_ids)?;
+        ops.embed(Embed {
+            dtype,
+            table: &weights.embed,
+            ids: draft.next_ids.get(),
+            out: &mut work.draft_in,
+            t,
+            vocab: config.vocab_size,
+            d,
+            copies: 1,
+        })?;
+        let norm = |x: &O::Buffer, weight: &O::Buffer, out: &mut O::Buffer, h: u32| {
+            ops.norm_rope(NormRope {
+                dtype,
+                x,
+                norm: Norm::Weighted(weight),
+                rope: None,
+                out,
+                t,
+                h,
+                d,
+                stride_x: u64::from(h * d),
+                stride_out: u64::from(h * d),
+                eps: config.rms_norm_eps,
+            })
+        };
+        let product = |x: &O::Buffer, weight, out: &mut O::Buffer, out_dtype, rows: u32| {
+            ops.linear(Linear {
+                dtype,
+                x,
+                weight,
+                out,
+                out_dtype,
+                accumulate: false,
+                t: rows,
+                groups: 1,
+                n: d,
+                k: d,
+                stride_x: u64::from(d),
+                stride_out: u64::from(d),
+            })
+        };
+        norm(&work.draft_in, &mtp.enorm, &mut work.draft_normed, 1)?;
+        product(&work.draft_normed, mtp.e_proj.weight(), &mut work.y, reference::ops::Dtype::F32, t)?;
+        norm(&work.streams, &mtp.hnorm, &mut work.draft_normed, hc)?;
+        product(&work.draft_normed, mtp.h_proj.weight(), &mut work.streams, dtype, t * hc)?;
+        ops.hc_post(HcPost {
+            dtype,
+            streams: &mut work.streams,
+            y: &work.y,
+            post: draft.ones.get(),
+            comb: draft.units.get(),
+            t,
+            hc,
+            d,
+        })?;
+        // The block sees the next tokens: its routing is by bias, so that ids do not matter to it.
+        let index = weights.layers.len();
+        let step = Step { ops, config, numerics, shape, batch, arrays, limits };
+        let cache = &mut caches.layers[index];
+        run_layer(&step, index, &mtp.layer, &weights.rope_window, cache, work, collective.as_mut(), &mut NoProbe)?;
+        step.logits(&mtp.head, weights.lm_head.weight(), work)?;
+        step.sample_with(draft.zeros.get(), work)
+    }
+}
