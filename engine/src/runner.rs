@@ -1,0 +1,273 @@
+//! Plans in, tokens out: the ranks of a model, each on a thread of its own, so that the host decides about the next step while
+//! this one runs.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
+use std::thread::JoinHandle;
+
+use reference::ops::{Ops, OpsError};
+use thiserror::Error;
+
+use crate::batch::{Batch, MissingPage};
+use crate::collective::{Collective, Solo, ThreadRank};
+use crate::geometry::CacheShape;
+use crate::ids::TokenId;
+use crate::model::{LoadError, Model};
+use crate::step::{Sampled, StepEntry, StepOutput, StepPlan};
+
+/// Why a step did not run.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// Weights.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// An operation.
+    #[error("step {step}, rank {rank}: {source}")]
+    Ops {
+        /// Step.
+        step: u64,
+        /// Rank.
+        rank: u32,
+        /// What failed.
+        source: OpsError,
+    },
+    /// The plan.
+    #[error("step {step}: {source}")]
+    Plan {
+        /// Step.
+        step: u64,
+        /// What is missing.
+        source: MissingPage,
+    },
+    /// A plan that takes a token from a step that did not run before it.
+    #[error("step {step}: takes sample {row} of the step before, which has {samples}")]
+    NoSample {
+        /// Step.
+        step: u64,
+        /// Row asked for.
+        row: i32,
+        /// Rows there are.
+        samples: usize,
+    },
+    /// Ranks that should hold equal bytes sampled different tokens.
+    #[error("rank {rank} sampled other tokens than rank 0 in the same step")]
+    RanksDisagree {
+        /// Rank.
+        rank: usize,
+    },
+    /// A rank's thread is gone.
+    #[error("a rank has stopped{}", .0.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Stopped(Option<String>),
+}
+
+/// Runs the steps of one rank.
+#[derive(Debug)]
+pub struct RankRunner<O: Ops> {
+    model: Model<O>,
+    shape: CacheShape,
+    rank: u32,
+    samples: Vec<i32>,
+}
+
+impl<O: Ops> RankRunner<O> {
+    /// A rank with its model; `shape` is that of the pools behind the plans.
+    pub fn new(model: Model<O>, shape: CacheShape, rank: u32) -> Self {
+        Self { model, shape, rank, samples: Vec::new() }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model<O> {
+        &self.model
+    }
+
+    /// Runs a step: forward, samples, and the draft layer where there is one.
+    pub fn run(&mut self, plan: &StepPlan) -> Result<StepOutput, RunError> {
+        let step = plan.step;
+        let failed = |source| RunError::Ops { step, rank: self.rank, source };
+        let mut batch = Batch::new(plan, &self.shape).map_err(|source| RunError::Plan { step, source })?;
+        for (id, &row) in batch.ids.iter_mut().zip(&batch.id_rows).filter(|(_, row)| **row >= 0) {
+            let samples = self.samples.len();
+            *id = *self.samples.get(row as usize).ok_or(RunError::NoSample { step, row, samples })?;
+        }
+        let samples = self.model.forward(&batch).map_err(failed)?;
+        let drafts = if self.model.drafts() {
+            let next_ids = next_ids(plan, &batch, &samples);
+            self.model.draft(&batch, &next_ids).map_err(failed)?
+        } else {
+            Vec::new()
+        };
+        let output = output(plan, &samples, &drafts);
+        self.samples = samples;
+        Ok(output)
+    }
+}
+
+/// The token behind every token: from the text where it has one, from the samples elsewhere.
+fn next_ids(plan: &StepPlan, batch: &Batch, samples: &[i32]) -> Vec<i32> {
+    let mut next = batch.next_ids.clone();
+    for (entry, record) in plan.entries.iter().enumerate() {
+        if !record.emits {
+            continue;
+        }
+        let last = batch.cu_seqlens[entry] as usize + record.tokens.len() - 1;
+        let row = plan.sample_row(entry) as usize;
+        let rows = StepEntry::num_samples(record) as usize;
+        next[last..last + rows].copy_from_slice(&samples[row..row + rows]);
+    }
+    next
+}
+
+/// Which samples hold: the one behind a draft only where the draft was right.
+fn output(plan: &StepPlan, samples: &[i32], drafts: &[i32]) -> StepOutput {
+    let id = |sample: i32| TokenId(sample as u32);
+    let mut row = 0;
+    let mut sampled = Vec::new();
+    for entry in &plan.entries {
+        let rows = StepEntry::num_samples(entry) as usize;
+        if entry.emits {
+            let token = id(samples[row]);
+            let accepted = entry.draft == Some(token);
+            sampled.push(Sampled {
+                token,
+                after_draft: accepted.then(|| id(samples[row + 1])),
+                next_draft: drafts.get(row + usize::from(accepted)).copied().map(id),
+            });
+        }
+        row += rows;
+    }
+    StepOutput { sampled }
+}
+
+type Answer = (u32, Result<StepOutput, RunError>);
+
+/// All ranks of a model.
+#[derive(Debug)]
+pub struct Runner {
+    plans: Vec<Sender<Arc<StepPlan>>>,
+    answers: Receiver<Answer>,
+    threads: Vec<JoinHandle<()>>,
+    /// Answers by rank that no step has been gathered from yet.
+    early: Vec<VecDeque<StepOutput>>,
+    in_flight: usize,
+}
+
+impl Runner {
+    /// Starts `ranks` threads; `make` builds a rank's model on its thread. Returns when all are ready, or the first reason
+    /// why one is not.
+    pub fn start<O, F>(ranks: u32, shape: CacheShape, make: F) -> Result<Self, RunError>
+    where
+        O: Ops + 'static,
+        F: Fn(u32, Box<dyn Collective<O>>) -> Result<Model<O>, RunError> + Send + Sync + 'static,
+    {
+        let make = Arc::new(make);
+        let (answer, answers) = channel();
+        let group: Vec<Option<ThreadRank>> = match ranks {
+            0 | 1 => vec![None],
+            _ => ThreadRank::group(ranks).into_iter().map(Some).collect(),
+        };
+        let early = vec![VecDeque::new(); group.len()];
+        let mut runner = Self { plans: Vec::new(), answers, threads: Vec::new(), early, in_flight: 0 };
+        for (rank, end) in group.into_iter().enumerate() {
+            let (plans, inbox) = channel::<Arc<StepPlan>>();
+            let (make, answer) = (Arc::clone(&make), answer.clone());
+            let body = move || {
+                let collective: Box<dyn Collective<O>> = match end {
+                    Some(end) => Box::new(end),
+                    None => Box::new(Solo),
+                };
+                serve(rank as u32, shape, || make(rank as u32, collective), &inbox, &answer);
+            };
+            let named = std::thread::Builder::new().name(format!("rank {rank}"));
+            let thread = named.spawn(body).map_err(|e| RunError::Stopped(Some(e.to_string())))?;
+            runner.plans.push(plans);
+            runner.threads.push(thread);
+        }
+        drop(answer);
+        runner.gather()?;
+        Ok(runner)
+    }
+
+    /// Hands a step to every rank.
+    pub fn submit(&mut self, plan: StepPlan) -> Result<(), RunError> {
+        let plan = Arc::new(plan);
+        for plans in &self.plans {
+            plans.send(Arc::clone(&plan)).map_err(|_| self.why_stopped())?;
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Steps handed over and not waited for.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Waits for the oldest step in flight.
+    ///
+    /// # Errors
+    /// What stopped it; the ranks cannot be used after that.
+    pub fn wait(&mut self) -> Result<StepOutput, RunError> {
+        let output = self.gather()?;
+        self.in_flight -= 1;
+        Ok(output)
+    }
+
+    /// One answer of every rank.
+    fn gather(&mut self) -> Result<StepOutput, RunError> {
+        while self.early.iter().any(VecDeque::is_empty) {
+            let (rank, answer) = self.answers.recv().map_err(|RecvError| RunError::Stopped(None))?;
+            self.early[rank as usize].push_back(answer?);
+        }
+        let mut outputs = self.early.iter_mut().filter_map(VecDeque::pop_front);
+        let first = outputs.next().unwrap_or_default();
+        match outputs.position(|output| output != first) {
+            Some(at) => Err(RunError::RanksDisagree { rank: at + 1 }),
+            None => Ok(first),
+        }
+    }
+
+    fn why_stopped(&self) -> RunError {
+        match self.answers.try_iter().find_map(|(_, answer)| answer.err()) {
+            Some(error) => error,
+            None => RunError::Stopped(None),
+        }
+    }
+}
+
+impl Drop for Runner {
+    /// Ends the ranks after the steps in flight.
+    fn drop(&mut self) {
+        self.plans.clear();
+        for thread in self.threads.drain(..) {
+            // A rank that panicked has been reported by its missing answer.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve<O: Ops>(
+    rank: u32,
+    shape: CacheShape,
+    make: impl FnOnce() -> Result<Model<O>, RunError>,
+    plans: &Receiver<Arc<StepPlan>>,
+    answer: &Sender<Answer>,
+) {
+    let mut runner = match make() {
+        Ok(model) => RankRunner::new(model, shape, rank),
+        Err(error) => {
+            let _ = answer.send((rank, Err(error)));
+            return;
+        }
+    };
+    if answer.send((rank, Ok(StepOutput::default()))).is_err() {
+        return;
+    }
+    while let Ok(plan) = plans.recv() {
+        let output = runner.run(&plan);
+        let failed = output.is_err();
+        if answer.send((rank, output)).is_err() || failed {
+            return;
+        }
+    }
+}
