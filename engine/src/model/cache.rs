@@ -1,11 +1,10 @@
 //! The cache buffers of one rank, layer by layer. Which bytes belong to which page is the geometry's business.
 
-use kernel_bindings::layout;
-use reference::ops::{Dtype, Ops, OpsError, Pages};
+use std::collections::HashMap;
 
-use super::numerics::Numerics;
-use crate::config::{LayerKind, ModelConfig};
-use crate::geometry::{CacheShape, HcaState};
+use reference::ops::{Ops, OpsError, Pages};
+
+use crate::geometry::{BufferSpec, CacheBuffer, CacheGeometry};
 use crate::pools::PoolSizes;
 
 /// A paged cache of one layer.
@@ -53,61 +52,33 @@ pub struct Caches<B> {
 }
 
 impl<B> Caches<B> {
-    /// Allocates the caches of every layer, the draft layer's behind the trunk's. Contents are undefined: no plan reads a slot
-    /// that has not been written.
-    pub fn new<O: Ops<Buffer = B>>(
-        ops: &O,
-        config: &ModelConfig,
-        numerics: &Numerics,
-        shape: &CacheShape,
-        sizes: &PoolSizes,
-        with_mtp: bool,
-    ) -> Result<Self, OpsError> {
-        let drafts = if with_mtp { config.mtp_layers } else { 0 };
-        let kinds = config.layers.iter().copied().chain((0..drafts).map(|_| LayerKind::Swa));
-        let layers = kinds.enumerate().map(|(index, kind)| {
-            let label = |what: &str| format!("layer {index} {what}");
-            let kv =
-                |pages: u32, rows: u32, what: &str| pool(ops, layout::kv_pages(numerics.kv, pages, rows), &label(what));
-            let rings = |num_pages: u32, ring_rows: u32, page_tokens: u32, row: u32, what: &str| {
-                let bytes = u64::from(num_pages) * u64::from(ring_rows) * u64::from(row) * Dtype::F32.bytes();
-                Ok::<_, OpsError>(State { buffer: ops.alloc(bytes, &label(what))?, num_pages, ring_rows, page_tokens })
+    /// Allocates every buffer of the geometry. Contents are undefined: no plan reads a slot that has not been written.
+    pub fn new<O: Ops<Buffer = B>>(ops: &O, geometry: &CacheGeometry, sizes: PoolSizes) -> Result<Self, OpsError> {
+        let mut pools: HashMap<(u32, CacheBuffer), Pool<B>> = HashMap::new();
+        for BufferSpec { layer, buffer, pages, bytes, .. } in geometry.buffers(sizes) {
+            let memory = ops.alloc(bytes, &format!("layer {layer} {}", buffer.name()))?;
+            pools.insert((layer, buffer), Pool { buffer: memory, pages });
+        }
+        let shape = &geometry.shape;
+        let layers = (0..geometry.layers.len() as u32 + geometry.draft_layers).map(|layer| {
+            let mut take = |buffer| pools.remove(&(layer, buffer));
+            let rings = |pool: Pool<B>, page_tokens| {
+                let Pages { num_pages, page_size: ring_rows, .. } = pool.pages;
+                State { buffer: pool.buffer, num_pages, ring_rows, page_tokens }
             };
-            let csa = |row, what| rings(sizes.window_pages, shape.csa_ring_rows, shape.window_page_tokens, row, what);
-            let hca_pages = match shape.hca_state {
-                HcaState::PerWindowPage => sizes.window_pages,
-                HcaState::PerRequest => sizes.request_slots,
-            };
-            // A row of state is (u, g), twice that where windows overlap.
-            let (d, di) = (config.head_dim, config.index_head_dim);
-            Ok(LayerCache {
-                window: kv(sizes.window_pages, shape.window_page_tokens, "window_kv")?,
-                compressed: match kind {
-                    LayerKind::Swa => None,
-                    LayerKind::Csa => Some(kv(sizes.compressed_pages, shape.csa_rows(), "compressed_kv")?),
-                    LayerKind::Hca => Some(kv(sizes.compressed_pages, shape.hca_rows(), "compressed_kv")?),
-                },
-                state: match kind {
-                    LayerKind::Swa => None,
-                    LayerKind::Csa => Some(csa(4 * d, "state")?),
-                    LayerKind::Hca => {
-                        Some(rings(hca_pages, shape.hca_ring_rows, shape.hca_state_page_tokens(), 2 * d, "state")?)
-                    }
-                },
-                index_k: match kind {
-                    LayerKind::Csa => {
-                        let pages = layout::index_k_pages(numerics.index_k, sizes.compressed_pages, shape.csa_rows());
-                        Some(pool(ops, pages, &label("index_k"))?)
-                    }
-                    _ => None,
-                },
-                index_state: match kind {
-                    LayerKind::Csa => Some(csa(4 * di, "index_state")?),
-                    _ => None,
-                },
-            })
+            let window = take(CacheBuffer::WindowKv).expect("every layer has a window");
+            let csa_state = take(CacheBuffer::CsaState).map(|pool| rings(pool, shape.window_page_tokens));
+            let hca_state = take(CacheBuffer::HcaState).map(|pool| rings(pool, shape.hca_state_page_tokens()));
+            let index_state = take(CacheBuffer::IndexState).map(|pool| rings(pool, shape.window_page_tokens));
+            LayerCache {
+                window,
+                compressed: take(CacheBuffer::CsaKv).or_else(|| take(CacheBuffer::HcaKv)),
+                state: csa_state.or(hca_state),
+                index_k: take(CacheBuffer::IndexK),
+                index_state,
+            }
         });
-        Ok(Self { layers: layers.collect::<Result<_, OpsError>>()? })
+        Ok(Self { layers: layers.collect() })
     }
 
     /// Bytes of every buffer.
@@ -123,9 +94,4 @@ impl<B> Caches<B> {
         };
         self.layers.iter().map(layer).sum()
     }
-}
-
-fn pool<O: Ops>(ops: &O, pages: Pages, label: &str) -> Result<Pool<O::Buffer>, OpsError> {
-    let bytes = u64::from(pages.num_pages) * pages.page_stride_bytes;
-    Ok(Pool { buffer: ops.alloc(bytes, label)?, pages })
 }
