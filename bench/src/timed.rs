@@ -6,8 +6,9 @@ use kernel_bindings::emulated::Emulated;
 use kernel_bindings::host::HostOps;
 use kernel_bindings::ops::KernelOps;
 use reference::ops::{
-    Embed, GatherRows, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts,
-    Ops, OpsError, Router, Sample, SparseMlaDecode, SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
+    Compress, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
+    IndexQQuantise, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Router, Sample, SparseMlaDecode,
+    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
 };
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -144,5 +145,17 @@ impl<O: Clock> Ops for Timed<'_, O> {
     }
     fn sample(&self, args: Sample<'_, O::Buffer>) -> Result<(), OpsError> {
         self.measure(|| self.ops.sample(args))
+    }
+    fn norm_rope(&self, args: NormRope<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.norm_rope(args))
+    }
+    fn hadamard(&self, args: Hadamard<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.hadamard(args))
+    }
+    fn index_q_quantise(&self, args: IndexQQuantise<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.index_q_quantise(args))
+    }
+    fn compress(&self, args: Compress<'_, O::Buffer>) -> Result<(), OpsError> {
+        self.measure(|| self.ops.compress(args))
     }
 }

@@ -6,6 +6,7 @@
 //! operation's contract. An empty batch is valid.
 
 mod products;
+mod rows;
 mod streams;
 
 pub use products::K_MULTIPLE;

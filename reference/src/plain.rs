@@ -5,6 +5,7 @@
 //! [`Ops`], rounded to the type of the output. Nothing here is quick, and nothing is shared with what it judges.
 
 pub mod products;
+pub mod rows;
 pub mod streams;
 
 use std::ops::Range;
@@ -20,9 +21,9 @@ use crate::layout::{
     index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
 use crate::ops::{
-    Dtype, Embed, GatherRows, HcMix, HcPost, IndexKFormat, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
-    KvFormat, KvWrite, Linear, MoeExperts, Ops, OpsError, Paged, Pages, Router, Sample, SlotList, SparseMlaDecode,
-    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
+    Compress, Dtype, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKFormat, IndexKWrite, IndexLogitsDecode,
+    IndexLogitsPrefill, IndexQQuantise, KvFormat, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Paged, Pages,
+    Router, Sample, SlotList, SparseMlaDecode, SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
 };
 
 /// What one element of an output must be.
@@ -675,5 +676,29 @@ impl Ops for ReferenceOps {
 
     fn sample(&self, args: Sample<'_, Bytes>) -> Result<(), OpsError> {
         Self::run_sample(args)
+    }
+
+    fn norm_rope(&self, args: NormRope<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        rows::put_norm_rope(args);
+        Ok(())
+    }
+
+    fn hadamard(&self, args: Hadamard<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        rows::put_hadamard(args);
+        Ok(())
+    }
+
+    fn index_q_quantise(&self, args: IndexQQuantise<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        rows::put_index_q(args);
+        Ok(())
+    }
+
+    fn compress(&self, args: Compress<'_, Bytes>) -> Result<(), OpsError> {
+        args.check(len)?;
+        rows::put_compress(args);
+        Ok(())
     }
 }

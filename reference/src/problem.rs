@@ -5,6 +5,7 @@
 //! format) or left as the implementation hands it out.
 
 mod products;
+mod rows;
 pub mod streams;
 
 pub use products::{LinearProblem, MoeProblem, ProductsProblem, WeightMemory};
@@ -19,6 +20,8 @@ use crate::ops::{
 };
 use crate::plain::{self, Bytes, Cells};
 use crate::tolerance;
+
+pub use rows::{CompressProblem, HadamardProblem, IndexQProblem, NormRopeProblem, RopeProblem, RowsProblem};
 
 /// What stands in memory that no operand describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,6 +130,8 @@ pub enum Expected {
         bytes: Bytes,
         /// Row length.
         row_bytes: u64,
+        /// e4m3 codes: both kinds of NaN are equal.
+        e4m3: bool,
     },
     /// Equal bytes of a pool.
     Pages {
@@ -209,9 +214,9 @@ impl ExpectedOutput {
                 compare::floats(self.name, got, &before, *float, strides, cells, bound)
             }
             Expected::Integers { columns, values } => compare::integers(self.name, got, *columns, values),
-            Expected::Rows { bytes, row_bytes } => {
+            Expected::Rows { bytes, row_bytes, e4m3 } => {
                 let place = |at: usize| format!("row {}, byte {}", at as u64 / row_bytes, at as u64 % row_bytes);
-                compare::bytes(self.name, got, bytes, |_| false, place)
+                compare::bytes(self.name, got, bytes, |_| *e4m3, place)
             }
             Expected::Pages { bytes, regions, pages, format } => {
                 let place = |offset: usize| format.place(pages, in_pool(regions, offset as u64));
@@ -369,6 +374,7 @@ pub enum Problem {
     Write(WriteProblem),
     Products(Box<ProductsProblem>),
     Streams(streams::StreamsProblem),
+    Rows(Box<RowsProblem>),
 }
 
 impl Problem {
@@ -387,6 +393,7 @@ impl Problem {
                 RowFormat::IndexK(_) => "index_k_write",
             },
             Problem::Streams(p) => p.op(),
+            Problem::Rows(p) => p.op(),
         }
     }
 
@@ -402,6 +409,7 @@ impl Problem {
             Problem::Write(p) => p.run(ops, fill),
             Problem::Products(p) => p.run(ops, fill),
             Problem::Streams(p) => p.run(ops, fill),
+            Problem::Rows(p) => p.run(ops, fill),
         }
     }
 
@@ -423,6 +431,7 @@ impl Problem {
             Problem::Write(_) => vec!["cache"],
             Problem::Products(_) => vec!["out"],
             Problem::Streams(p) => p.output_names(),
+            Problem::Rows(p) => p.output_names(),
         }
     }
 
@@ -438,6 +447,7 @@ impl Problem {
             Problem::Write(p) => p.expected(),
             Problem::Products(p) => p.expected(),
             Problem::Streams(p) => p.expected(),
+            Problem::Rows(p) => p.expected(),
         }
     }
 }

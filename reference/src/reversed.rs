@@ -11,7 +11,7 @@ use crate::plain::Bytes;
 use crate::problem::{Fill, Memory, Problem, SparseMlaProblem};
 
 /// Rows in reverse order, each with what is defined of it. The last row may be shorter than the stride.
-fn memory(given: &Memory, rows: u64, stride_bytes: u64) -> Memory {
+pub(crate) fn memory(given: &Memory, rows: u64, stride_bytes: u64) -> Memory {
     let mut lines: Vec<Vec<(u64, &[u8])>> = vec![Vec::new(); rows as usize];
     for (offset, bytes) in &given.pieces {
         let (mut offset, mut bytes) = (*offset, bytes.as_slice());
@@ -33,14 +33,14 @@ fn memory(given: &Memory, rows: u64, stride_bytes: u64) -> Memory {
 }
 
 /// How an output is cut into rows of the batch: rows, bytes from one to the next, bytes of one.
-struct Lines {
+pub(crate) struct Lines {
     rows: usize,
     stride: usize,
     len: usize,
 }
 
 impl Lines {
-    fn of(rows: u32, stride: u64, len: u64) -> Lines {
+    pub(crate) fn of(rows: u32, stride: u64, len: u64) -> Lines {
         Lines { rows: rows as usize, stride: stride as usize, len: len as usize }
     }
 
@@ -56,6 +56,7 @@ fn reversed(problem: &Problem) -> Option<(Problem, Vec<Lines>)> {
     let lines = match &mut problem {
         Problem::Write(_) => return None,
         Problem::Streams(p) => streams::reverse(p),
+        Problem::Rows(p) => p.reverse(),
         Problem::IndexLogitsDecode(p) => {
             // Sequences change places; the queries of one stay in order.
             let (b, s_q) = (u64::from(p.b), u64::from(p.s_q));

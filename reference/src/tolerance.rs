@@ -5,6 +5,7 @@
 //! be positive; for attention outputs `sum_i p_i |v_i|`; for an lse `max_i sm_scale * sum_d |q k_i|`, at least 1; for
 //! attention outputs in f32 the product of the two.
 
+pub mod rows;
 pub mod streams;
 
 use crate::compare::Bound;
@@ -219,7 +220,7 @@ pub fn scale_by_scores(out: &mut Cells, lse: &Cells) {
 
 /// Every output of every operation.
 pub fn table() -> Vec<Tolerance> {
-    [&ATTENTION[..], &streams::TABLE].concat()
+    [&ATTENTION[..], &streams::TABLE, &rows::TABLE].concat()
 }
 
 /// The table as Markdown.

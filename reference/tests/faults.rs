@@ -1,6 +1,8 @@
 //! The suite can fail: an implementation with one fault is caught by a quick case, for every fault that others have
 //! shipped and that can be put in front of, or behind, a correct implementation.
 
+#[path = "faults/rows.rs"]
+mod rows;
 #[path = "faults/streams.rs"]
 mod streams;
 
@@ -481,6 +483,22 @@ impl Ops for Faulty {
     fn sample(&self, args: Sample<'_, Bytes>) -> Result<(), OpsError> {
         streams::sample(self.0, args)
     }
+
+    fn norm_rope(&self, args: NormRope<'_, Bytes>) -> Result<(), OpsError> {
+        rows::norm_rope(self.0, args)
+    }
+
+    fn hadamard(&self, args: Hadamard<'_, Bytes>) -> Result<(), OpsError> {
+        rows::hadamard(self.0, args)
+    }
+
+    fn index_q_quantise(&self, args: IndexQQuantise<'_, Bytes>) -> Result<(), OpsError> {
+        rows::index_q_quantise(self.0, args)
+    }
+
+    fn compress(&self, args: Compress<'_, Bytes>) -> Result<(), OpsError> {
+        rows::compress(self.0, args)
+    }
 }
 
 /// Faults in what attention and merge give back.
@@ -518,7 +536,7 @@ fn every_fault_is_caught_by_a_quick_case() {
     let cases = cases::all(Size::Quick);
     let prepared: Vec<_> = cases.iter().map(|case| case.prepare(1)).collect();
     let mut missed = Vec::new();
-    for (op, faults) in FAULTS.into_iter().chain(streams::FAULTS) {
+    for (op, faults) in FAULTS.into_iter().chain(streams::FAULTS).chain(rows::FAULTS) {
         for fault in faults {
             let mut caught = prepared.iter().filter(|p| p.case.op == op);
             if !caught.any(|p| suite::run_prepared(&Faulty(fault), p, Fill::Poison).fails()) {

@@ -3,22 +3,27 @@
 //! Same contract and same checks as a device; the arithmetic and the byte layouts are written here a second time, without
 //! the reference that judges them. Nothing is ever random: a sum has one order, whatever the number of threads.
 
+mod compress;
 mod dots;
 mod elements;
 mod embed;
 mod gather_rows;
+mod hadamard;
 mod hc_mix;
 mod hc_post;
 mod index_k_write;
 mod index_logits;
 mod index_logits_decode;
 mod index_logits_prefill;
+mod index_q_quantise;
 mod kv_write;
 mod linear;
 mod moe_experts;
+mod norm_rope;
 mod numbers;
 mod products;
 mod router;
+mod rows;
 mod sample;
 mod simd;
 mod sparse_mla_decode;
@@ -27,8 +32,9 @@ mod swiglu;
 mod topk_select;
 
 use reference::ops::{
-    Embed, GatherRows, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts,
-    Ops, OpsError, Pages, Router, Sample, SparseMlaDecode, SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
+    Compress, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
+    IndexQQuantise, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Pages, Router, Sample, SparseMlaDecode,
+    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
 };
 
 /// The operations in plain Rust, on the widest vectors of the machine; `SM120_HOST_VECTORS=portable`, or `avx2`, narrows them.
@@ -204,6 +210,30 @@ impl Ops for HostOps {
     fn sample(&self, args: Sample<'_, HostBuffer>) -> Result<(), OpsError> {
         args.check(len)?;
         sample::run(args);
+        Ok(())
+    }
+
+    fn norm_rope(&self, args: NormRope<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        norm_rope::run(args);
+        Ok(())
+    }
+
+    fn hadamard(&self, args: Hadamard<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        hadamard::run(args);
+        Ok(())
+    }
+
+    fn index_q_quantise(&self, args: IndexQQuantise<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        index_q_quantise::run(args);
+        Ok(())
+    }
+
+    fn compress(&self, args: Compress<'_, HostBuffer>) -> Result<(), OpsError> {
+        args.check(len)?;
+        compress::run(args);
         Ok(())
     }
 }

@@ -4,17 +4,21 @@
 //! -1, the smallest and largest integer, or one beyond the pool. A case is small enough for its [`Size`].
 
 mod activations;
+pub mod compress;
 pub mod embed;
 pub mod gather_rows;
 pub mod golden;
+pub mod hadamard;
 pub mod hc_mix;
 pub mod hc_post;
 pub mod index_k_write;
 pub mod index_logits_decode;
 pub mod index_logits_prefill;
+pub mod index_q_quantise;
 pub mod kv_write;
 pub mod linear;
 pub mod moe_experts;
+pub mod norm_rope;
 pub mod products;
 pub mod router;
 pub mod sample;
@@ -61,6 +65,10 @@ pub fn all(size: Size) -> Vec<Case> {
     cases.extend(swiglu::cases());
     cases.extend(router::cases());
     cases.extend(sample::cases());
+    cases.extend(norm_rope::cases());
+    cases.extend(hadamard::cases());
+    cases.extend(index_q_quantise::cases());
+    cases.extend(compress::cases());
     cases.retain(|case| case.size <= size);
     cases
 }

@@ -114,7 +114,7 @@ impl Shape {
         }
     }
 
-    fn row(&self, rng: &mut Rng, token: usize) -> Vec<f32> {
+    pub(super) fn row(&self, rng: &mut Rng, token: usize) -> Vec<f32> {
         let width = self.width();
         let size = (2.0 * rng.normal()).exp() as f32;
         let mut row: Vec<f32> = (0..width)
@@ -133,7 +133,7 @@ impl Shape {
                     let largest = largest * 2f32.powi(rng.below(60) as i32 - 25);
                     let most = tile.iter().fold(0f32, |m, x| m.max(x.abs()));
                     tile.iter_mut().for_each(|x| *x *= 0.99 * largest / most);
-                    let place = rng.below(64) as usize;
+                    let place = rng.below(tile.len() as u64) as usize;
                     tile[place] = if rng.chance(0.5) { largest } else { -largest };
                 }
             }
@@ -158,7 +158,8 @@ impl Shape {
                         let sign = if rng.chance(0.5) { 1.0 } else { -1.0 };
                         *x = sign * binade * (1.0 + steps) * 2f32.powi(exponent);
                     }
-                    tile[rng.below(64) as usize] = 448.0 * 2f32.powi(exponent);
+                    let place = rng.below(tile.len() as u64) as usize;
+                    tile[place] = 448.0 * 2f32.powi(exponent);
                 }
             }
             Rows::NotFinite => {

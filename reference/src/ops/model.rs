@@ -208,7 +208,8 @@ pub struct Linear<'a, B> {
     pub stride_out: u64,
 }
 
-/// Root-mean-square norm of [`NormRope`].
+/// Root-mean-square norm of [`NormRope`]. The squares of a row are summed in f32: values of 1e17 and more may come out as
+/// zeros. A NaN anywhere makes the whole row NaN.
 #[derive(Debug)]
 pub enum Norm<'a, B> {
     /// None.
@@ -272,7 +273,7 @@ pub struct NormRope<'a, B> {
     pub stride_x: u64,
     /// Row stride of `out`, at least `h * d`.
     pub stride_out: u64,
-    /// Added to the mean square.
+    /// Added to the mean square; above 0 if there is a norm.
     pub eps: f32,
 }
 
@@ -293,8 +294,8 @@ pub struct Hadamard<'a, B> {
 
 /// Operands of [`super::Ops::index_q_quantise`]: the query side of the indexer.
 ///
-/// `index_weights[t, h] = weights[t, h] * weight_scale` (f32), times the query's scale for fp8. Formats: f32 and bf16:
-/// values in that type; fp8: 128 e4m3 per head with one scale `s = max(amax, 1e-4) / 448` (or that rounded up to a power of
+/// `index_weights[t, h] = weights[t, h] * weight_scale` (f32), times the query's scale for fp8. `d` is that of the format.
+/// Formats: f32 and bf16: values in that type; fp8: 128 e4m3 per head with one scale `s = max(amax, 1e-4) / 448` (or that rounded up to a power of
 /// two), code = `e4m3(clamp(x / s, -448, 448))`, as in [`super::IndexKWrite`]; fp4: 64 bytes of e2m1 codes (low nibble = even
 /// channel) then 4 ue8m0 scales per head, 68 bytes, as the index-K row of that format.
 #[derive(Debug)]
@@ -327,14 +328,20 @@ pub struct IndexQQuantise<'a, B> {
 ///
 /// Token `i` of the batch stands at `positions[i]` of sequence `seq[i]`; the tokens of a sequence are consecutive in the
 /// batch (`cu_seqlens[s]..cu_seqlens[s + 1]`) and in position. With `w = d` (no overlap) or `2 d`, a token brings
-/// `u = kv_gate[i, 0..w]` and `g = kv_gate[i, w..2 w] + ape[position mod ratio]`. Its state slot is
+/// `u = kv_gate[i, 0..w]` and `g = kv_gate[i, w..2 w] + ape[position mod ratio]` (an f32). Its state slot is
 /// `state_table[s, position / state_page_tokens] * ring_rows + position mod ring_rows`; a slot row holds `u` then `g`, f32.
 ///
 /// For every `i = row_tokens[n]` (a token with `(position + 1) mod ratio = 0`; anything outside the batch gives zeros):
 /// `out[n, c] = sum softmax(g) u` over the tokens of its window, `position - ratio + 1 ..= position`, channel by channel.
 /// With overlap the items are channels `c` of the window before (none at position `ratio - 1`) and channels `d + c` of this
-/// one. Tokens before the sequence's first in this batch come from the state. The result is stored in `dtype`.
-/// Then the state of every token of the batch is written, of tokens that share a slot the last one's.
+/// one. The token `k` positions earlier is token `i - k` of the batch if that is not before `cu_seqlens[s]`, else it comes
+/// from the state as it was before the call; a page outside `0..num_state_pages`, or a column outside the table, adds no
+/// item. No item at all gives zeros. The result is stored in `dtype`.
+/// Then the state of every token of the batch is written, of tokens that share a slot the last one's; nothing is written
+/// to a page that does not exist.
+///
+/// A token whose `seq` lies outside `0..b` or whose position is negative is padding: its row is zeros, it writes nothing. A
+/// page that tokens of the batch write stands in the state table once.
 #[derive(Debug)]
 pub struct Compress<'a, B> {
     /// Type of `out`.
@@ -345,11 +352,11 @@ pub struct Compress<'a, B> {
     pub ape: &'a B,
     /// In and out `[num_state_pages * ring_rows, 2 w]` f32.
     pub state: &'a mut B,
-    /// `[b, max_state_pages]` s32; a page outside `0..num_state_pages` is neither read (nothing is pooled from it) nor written.
+    /// `[b, max_state_pages]` s32.
     pub state_table: &'a B,
     /// `[t]` s32.
     pub positions: &'a B,
-    /// `[t]` s32, `0..b`.
+    /// `[t]` s32.
     pub seq: &'a B,
     /// `[b + 1]` s32.
     pub cu_seqlens: &'a B,

@@ -196,7 +196,7 @@ impl EmbedProblem {
     fn expected(&self) -> Vec<ExpectedOutput> {
         let bytes = plain::embed(&self.args([&self.table.image(), &self.ids.image()], &mut Vec::new()));
         let row_bytes = u64::from(self.d) * self.dtype.bytes();
-        vec![ExpectedOutput { name: "out", expected: Expected::Rows { bytes, row_bytes } }]
+        vec![ExpectedOutput { name: "out", expected: Expected::Rows { bytes, row_bytes, e4m3: false } }]
     }
 }
 
@@ -214,7 +214,7 @@ impl GatherProblem {
 
     fn expected(&self) -> Vec<ExpectedOutput> {
         let bytes = plain::gather_rows(&self.args([&self.src.image(), &self.rows.image()], &mut Vec::new()));
-        vec![ExpectedOutput { name: "out", expected: Expected::Rows { bytes, row_bytes: self.row_bytes } }]
+        vec![ExpectedOutput { name: "out", expected: Expected::Rows { bytes, row_bytes: self.row_bytes, e4m3: false } }]
     }
 }
 
