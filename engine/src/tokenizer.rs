@@ -144,7 +144,8 @@ fn failed(error: impl std::fmt::Display) -> TokenizerError {
 }
 
 /// Tokens to text, piece by piece. A character is handed out when its last byte is there; the pieces and what
-/// [`TextStream::finish`] returns are together the text of the whole sequence.
+/// [`TextStream::finish`] returns are together the text of the whole sequence. With `tokenizer.json` a U+FFFD that the text
+/// itself contains is handed out with the token behind it.
 #[derive(Debug, Clone)]
 pub struct TextStream {
     tokenizer: Tokenizer,
