@@ -1,6 +1,9 @@
 //! The kernel `index_logits_decode` on the PTX machine, judged by the reference: every case under every schedule, and the
 //! properties that no single case shows.
 
+mod common;
+
+use common::refused;
 use kernel_bindings::device::Device;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::ops::{KernelOps, SplitPlan};
@@ -31,6 +34,9 @@ fn under_schedules(case: &Case, variant: Variant, seeds: Range<u64>) {
     for seed in seeds {
         let num_sms = [1, 3, 188][(seed / 3 % 3) as usize];
         let report = suite::run_prepared(&device(variant, num_sms, seed), &prepared, Fill::Leave);
+        if refused(&report) {
+            return;
+        }
         assert!(report.passes(), "{num_sms} SMs, schedule {seed}: {report}");
         assert_eq!(*digest.get_or_insert(report.digest), report.digest, "{}: bytes differ, seed {seed}", case.name);
     }

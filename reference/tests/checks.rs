@@ -147,6 +147,31 @@ fn index_logits_decode() {
         Index::check,
         &[(|a| a.buffers[0] /= 2, "index_logits_decode: index_q: expected at least 98304 bytes, got 49152 bytes")],
     );
+    expect(
+        &Index::valid(IndexKFormat::F32 { d: 80 }),
+        Index::check,
+        &[
+            (|a| a.format = IndexKFormat::F32 { d: 0 }, "index_logits_decode: format.d: expected 1 to 8192, got 0"),
+            (
+                |a| a.format = IndexKFormat::F32 { d: u32::MAX },
+                "index_logits_decode: format.d: expected 1 to 8192, got 4294967295",
+            ),
+            (|a| a.buffers[0] -= 1, "index_logits_decode: index_q: expected at least 122880 bytes, got 122879 bytes"),
+            (
+                |a| a.pages.page_stride_bytes -= 16,
+                "index_logits_decode: index_k.page_stride_bytes: expected at least 20480 bytes (64 f32 rows), got 20464",
+            ),
+        ],
+    );
+    expect(
+        &Index::valid(IndexKFormat::Fp4),
+        Index::check,
+        &[
+            (|a| a.buffers[0] -= 1, "index_logits_decode: index_q: expected at least 26112 bytes, got 26111 bytes"),
+            (|a| a.index_heads = 65, "index_logits_decode: index_q: expected at least 26520 bytes, got 26112 bytes"),
+            (|a| a.buffers[2] -= 1, "index_logits_decode: index_k: expected at least 43520 bytes, got 43519 bytes"),
+        ],
+    );
     let empty = Index { b: 0, buffers: [0, 0, 84480, 0, 0, 0], ..Index::valid(IndexKFormat::Fp8) };
     empty.check().expect("an empty batch needs no memory");
 }
@@ -573,6 +598,26 @@ fn sparse_mla_decode() {
                 |a| a.format = KvFormat::V4Fp8,
                 "sparse_mla_decode: window_kv.page_stride_bytes: expected a multiple of 576 bytes (v4_fp8 pages), got 131072",
             ),
+        ],
+    );
+    let f32_rows = Mla {
+        dtype: Dtype::F32,
+        q: (642 + 7 * 80 + 80) * 4,
+        out: (647 + 7 * 80 + 80) * 4,
+        stride_q: [642, 80],
+        stride_out: [647, 80],
+        ..Mla::valid(KvFormat::F32 { d: 80 })
+    };
+    expect(
+        &f32_rows,
+        Mla::check,
+        &[
+            (|a| a.format = KvFormat::F32 { d: 0 }, "sparse_mla_decode: format.d: expected 1 to 8192, got 0"),
+            (|a| a.format = KvFormat::F32 { d: 8193 }, "sparse_mla_decode: format.d: expected 1 to 8192, got 8193"),
+            (|a| a.dtype = Dtype::Bf16, "sparse_mla_decode: stride_q_t: expected a multiple of 8 elements, got 642"),
+            (|a| a.stride_q[1] = 79, "sparse_mla_decode: stride_q_h: expected at least 80 elements, got 79"),
+            (|a| a.q -= 1, "sparse_mla_decode: q: expected at least 5128 bytes, got 5127 bytes"),
+            (|a| a.out -= 1, "sparse_mla_decode: out: expected at least 5148 bytes, got 5147 bytes"),
         ],
     );
     let mut bare = Mla::valid(KvFormat::V4Fp8);

@@ -1,9 +1,9 @@
-//! Cases of `index_k_write`: both scale rules at their thresholds, ties, NaN and infinities, skipped tokens.
+//! Cases of `index_k_write`: every format and scale rule at its thresholds, ties, NaN and infinities, skipped tokens.
 
 use super::Size;
 use super::write::{Rows, Shape};
 use crate::cases::Draw;
-use crate::ops::{IndexKFormat, ScaleRule};
+use crate::ops::{Dtype, IndexKFormat, ScaleRule};
 use crate::problem::{Problem, RowFormat};
 use crate::suite::Case;
 
@@ -11,13 +11,20 @@ use crate::suite::Case;
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let variants = [
-        ("fp8", IndexKFormat::Fp8, ScaleRule::Exact),
-        ("fp8_power_of_two", IndexKFormat::Fp8, ScaleRule::PowerOfTwo),
-        ("bf16", IndexKFormat::Bf16, ScaleRule::Exact),
+        ("fp8", Dtype::Bf16, IndexKFormat::Fp8, ScaleRule::Exact),
+        ("fp8_power_of_two", Dtype::Bf16, IndexKFormat::Fp8, ScaleRule::PowerOfTwo),
+        ("bf16", Dtype::Bf16, IndexKFormat::Bf16, ScaleRule::Exact),
+        ("fp4", Dtype::Bf16, IndexKFormat::Fp4, ScaleRule::Exact),
+        ("f32_64", Dtype::Bf16, IndexKFormat::F32 { d: 64 }, ScaleRule::Exact),
+        ("f32_to_fp8", Dtype::F32, IndexKFormat::Fp8, ScaleRule::Exact),
+        ("f32_to_fp8_power_of_two", Dtype::F32, IndexKFormat::Fp8, ScaleRule::PowerOfTwo),
+        ("f32_to_bf16", Dtype::F32, IndexKFormat::Bf16, ScaleRule::Exact),
+        ("f32_to_fp4", Dtype::F32, IndexKFormat::Fp4, ScaleRule::Exact),
+        ("f32_to_f32_128", Dtype::F32, IndexKFormat::F32 { d: 128 }, ScaleRule::Exact),
     ];
-    for (name, format, scale_rule) in variants {
+    for (name, dtype, format, scale_rule) in variants {
         let mut add = |size: Size, what: &str, shape: Shape| {
-            let shape = Shape { scale_rule, ..shape };
+            let shape = Shape { dtype, scale_rule, ..shape };
             let virtual_pool = shape.first_page > 0;
             let case = Case::new("index_k_write", format!("{name}/{what}"), size, move |seed| {
                 Problem::Write(shape.build(seed))
@@ -38,6 +45,9 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "extremes", of(9, Rows::Extremes));
         add(Quick, "heavy_tails", of(12, Rows::Random(Draw::Heavy)));
         add(Quick, "padded_strides", Shape { page_pad: 48, stride_pad: 40, ..of(9, random) });
+        if dtype == Dtype::F32 {
+            add(Quick, "odd_stride", Shape { stride_pad: 3, ..of(5, random) });
+        }
         for page_size in [2, 61, 256] {
             add(Quick, &format!("page_of_{page_size}_rows"), Shape { page_size, ..of(7, random) });
         }

@@ -237,11 +237,18 @@ fn row_128(values: &[f32]) -> [f32; D_INDEX] {
 /// All cases of this operation.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for format in [IndexKFormat::Fp8, IndexKFormat::Bf16] {
+    let formats = [
+        ("fp8", IndexKFormat::Fp8),
+        ("bf16", IndexKFormat::Bf16),
+        ("fp4", IndexKFormat::Fp4),
+        ("f32_64", IndexKFormat::F32 { d: 64 }),
+        ("f32_128", IndexKFormat::F32 { d: 128 }),
+    ];
+    for (name, format) in formats {
         let mut add = |size: Size, what: &str, shape: Shape| {
             let shape = Shape { format, ..shape };
             let virtual_pool = shape.first_page > 0;
-            let case = Case::new("index_logits_decode", format!("{}/{what}", format.name()), size, move |seed| {
+            let case = Case::new("index_logits_decode", format!("{name}/{what}"), size, move |seed| {
                 Problem::IndexLogitsDecode(shape.build(seed))
             });
             cases.push(if virtual_pool { case.in_virtual_pool() } else { case });
@@ -269,6 +276,9 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "page_of_2_rows", Shape { page_size: 2, ..rows(&[9]) });
         add(Quick, "page_of_61_rows", Shape { page_size: 61, ..rows(&[62]) });
         add(Quick, "page_of_256_rows", Shape { page_size: 256, ..rows(&[100]) });
+        for index_heads in [1, 3, 16, 128] {
+            add(Quick, &format!("{index_heads}_index_heads"), Shape { index_heads, s_q: 2, ..rows(&[40, 13]) });
+        }
 
         add(Full, "ragged_batch", rows(&[1025, 1, 4096, 0, 777, 64, 2048, 3000]));
         add(Full, "page_of_576_rows", Shape { page_size: 576, page_pad: 16, ..rows(&[1200, 575]) });

@@ -3,19 +3,28 @@
 use super::Size;
 use super::write::{Rows, Shape};
 use crate::cases::Draw;
-use crate::ops::KvFormat;
+use crate::ops::{Dtype, KvFormat};
 use crate::problem::{Problem, RowFormat};
 use crate::suite::Case;
 
 /// All cases of this operation.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for format in [KvFormat::V4Fp8, KvFormat::Bf16] {
+    let variants = [
+        ("v4_fp8", Dtype::Bf16, KvFormat::V4Fp8),
+        ("bf16", Dtype::Bf16, KvFormat::Bf16),
+        ("f32_80", Dtype::Bf16, KvFormat::F32 { d: 80 }),
+        ("f32_to_v4_fp8", Dtype::F32, KvFormat::V4Fp8),
+        ("f32_to_bf16", Dtype::F32, KvFormat::Bf16),
+        ("f32_to_f32_512", Dtype::F32, KvFormat::F32 { d: 512 }),
+        ("f32_to_f32_80", Dtype::F32, KvFormat::F32 { d: 80 }),
+    ];
+    for (name, dtype, format) in variants {
         let mut add = |size: Size, what: &str, shape: Shape| {
+            let shape = Shape { dtype, ..shape };
             let virtual_pool = shape.first_page > 0;
-            let case = Case::new("kv_write", format!("{}/{what}", format.name()), size, move |seed| {
-                Problem::Write(shape.build(seed))
-            });
+            let case =
+                Case::new("kv_write", format!("{name}/{what}"), size, move |seed| Problem::Write(shape.build(seed)));
             cases.push(if virtual_pool { case.in_virtual_pool() } else { case });
         };
         let of = |t, rows| Shape::of(RowFormat::Kv(format), t, rows);
@@ -32,6 +41,9 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "extremes", of(9, Rows::Extremes));
         add(Quick, "heavy_tails", of(12, Rows::Random(Draw::Heavy)));
         add(Quick, "padded_strides", Shape { page_pad: 576, stride_pad: 40, ..of(9, random) });
+        if dtype == Dtype::F32 {
+            add(Quick, "odd_stride", Shape { stride_pad: 3, ..of(5, random) });
+        }
         for page_size in [2, 61, 69, 256, 576] {
             add(Quick, &format!("page_of_{page_size}_rows"), Shape { page_size, ..of(7, random) });
         }

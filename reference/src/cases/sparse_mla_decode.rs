@@ -191,18 +191,26 @@ impl Shape {
             h: self.h,
             stride_q,
             stride_out: strides(out_h, out_t),
-            sm_scale: SM_SCALE,
+            sm_scale: self.sm_scale(),
             num_splits: self.num_splits,
+        }
+    }
+
+    fn sm_scale(&self) -> f32 {
+        match self.format {
+            KvFormat::V4Fp8 | KvFormat::Bf16 => SM_SCALE,
+            KvFormat::F32 { d } => (d as f32).powf(-0.5),
         }
     }
 
     fn query(&self, rng: &mut Rng, direction: Option<&[f32]>) -> Vec<f32> {
         let mut row: Vec<f32> = (0..self.format.d()).map(|_| rng.normal() as f32).collect();
+        let scale = self.sm_scale();
         match (self.values, direction) {
             (Values::Peaked, Some(direction)) => {
                 let length = direction.iter().map(|x| x * x).sum::<f32>().sqrt().max(1e-3);
                 // a score of about 30 for that row, of order 1 for the others
-                row.iter_mut().zip(direction).for_each(|(q, d)| *q += 30.0 / SM_SCALE * d / (length * length));
+                row.iter_mut().zip(direction).for_each(|(q, d)| *q += 30.0 / scale * d / (length * length));
             }
             (Values::SmallQuery, _) => row.iter_mut().for_each(|q| *q *= 1e-3),
             _ => {}
@@ -338,9 +346,9 @@ impl Shape {
 
 /// All cases of this operation.
 pub fn cases() -> Vec<Case> {
-    let case = |(size, format, what, shape): (Size, KvFormat, String, Shape)| {
+    let case = |(size, name, what, shape): (Size, &str, String, Shape)| {
         let virtual_pool = shape.virtual_pool();
-        let case = Case::new("sparse_mla_decode", format!("{}/{what}", format.name()), size, move |seed| {
+        let case = Case::new("sparse_mla_decode", format!("{name}/{what}"), size, move |seed| {
             Problem::SparseMlaDecode(Box::new(shape.build(seed)))
         });
         if virtual_pool { case.in_virtual_pool() } else { case }
@@ -348,12 +356,21 @@ pub fn cases() -> Vec<Case> {
     shapes().into_iter().map(case).collect()
 }
 
-/// The shapes of the cases with their formats and names.
-pub(super) fn shapes() -> Vec<(Size, KvFormat, String, Shape)> {
+/// The shapes of the cases with the names of their types and their own.
+pub(super) fn shapes() -> Vec<(Size, &'static str, String, Shape)> {
     let mut shapes = Vec::new();
-    for format in [KvFormat::V4Fp8, KvFormat::Bf16] {
+    let variants = [
+        ("v4_fp8", Dtype::Bf16, KvFormat::V4Fp8),
+        ("bf16", Dtype::Bf16, KvFormat::Bf16),
+        ("f32", Dtype::F32, KvFormat::F32 { d: 512 }),
+        ("f32_80", Dtype::F32, KvFormat::F32 { d: 80 }),
+        ("f32_query_v4_fp8", Dtype::F32, KvFormat::V4Fp8),
+        ("f32_query_bf16", Dtype::F32, KvFormat::Bf16),
+        ("bf16_query_f32_80", Dtype::Bf16, KvFormat::F32 { d: 80 }),
+    ];
+    for (name, dtype, format) in variants {
         let mut add = |size: Size, what: &str, shape: Shape| {
-            shapes.push((size, format, what.to_owned(), Shape { format, ..shape }));
+            shapes.push((size, name, what.to_owned(), Shape { dtype, format, ..shape }));
         };
         let small = Shape::default();
         let list = List::of;
@@ -365,6 +382,12 @@ pub(super) fn shapes() -> Vec<(Size, KvFormat, String, Shape)> {
             add(Quick, &format!("{h}_heads"), Shape { h, ..tiny() });
         }
         add(Quick, "128_heads", Shape { h: 128, compressed: None, ..tiny() });
+        for h in [1, 3, 24, 256] {
+            add(Quick, &format!("other_{h}_heads"), Shape { h, compressed: None, ..tiny() });
+        }
+        if dtype == Dtype::F32 {
+            add(Quick, "odd_strides", Shape { t: 2, h: 3, pads: [1, 3, 5, 7], ..tiny() });
+        }
         add(Quick, "window_only", Shape { compressed: None, ..small.clone() });
         add(Quick, "compressed_only", Shape { window: list(0), ..small.clone() });
         add(Quick, "one_row", Shape { window: list(1), compressed: None, sink: Sink::Absent, ..small.clone() });
@@ -385,8 +408,10 @@ pub(super) fn shapes() -> Vec<(Size, KvFormat, String, Shape)> {
         add(Quick, "empty_batch", Shape { t: 0, ..tiny() });
         let first_tile = invalid(70, Invalid::FirstTile);
         add(Quick, "first_tile_invalid", Shape { window: first_tile.clone(), compressed: None, ..tiny() });
-        // Enough rows in one run to go round any ring of tiles; skipped rows at its start only, then everywhere.
-        for h in [8, 32, 64] {
+        // Enough rows in one run to go round any ring of tiles of a kernel; skipped rows at its start only, then everywhere.
+        let rings =
+            if dtype == Dtype::Bf16 && !matches!(format, KvFormat::F32 { .. }) { &[8, 32, 64][..] } else { &[] };
+        for &h in rings {
             let long = |window, compressed| Shape { h, num_splits: Some(1), window, compressed, ..tiny() };
             for rows in [24, 56, 88] {
                 let skipped = invalid(rows, Invalid::All);

@@ -1,8 +1,9 @@
 //! What the cases of both writers share: rows with awkward values, slots in random order, a cache full of noise.
 
 use super::{Draw, invalid};
-use crate::formats::{bf16, bf16_bytes, f32_bytes, s32_bytes};
-use crate::ops::{Dtype, Pages, ScaleRule};
+use crate::formats::{AMAX_FLOOR, E2M1_MAX, MXFP4_TILE, bf16, bf16_bytes, f32_bytes, s32_bytes};
+use crate::layout::{D_INDEX, NOPE_TILE};
+use crate::ops::{Dtype, IndexKFormat, Pages, ScaleRule};
 use crate::problem::{Memory, RowFormat, WriteProblem};
 use crate::rng::Rng;
 
@@ -11,9 +12,9 @@ use crate::rng::Rng;
 pub(super) enum Rows {
     /// Independent draws, every row of another size.
     Random(Draw),
-    /// Tiles whose largest magnitude is a power of two or 448 times one, one bf16 step below and one above.
+    /// Tiles whose largest magnitude is a power of two, or 448 or 6 times one, one step below and one above.
     Thresholds,
-    /// Zero rows of both signs, and rows below the floor of 1e-4, just below and just above it.
+    /// Zero rows of both signs, and rows below the floor of the format, just below and just above it.
     Small,
     /// Values half way between two codes.
     Ties,
@@ -61,6 +62,23 @@ impl Shape {
         match self.format {
             RowFormat::Kv(format) => format.d() as usize,
             RowFormat::IndexK(format) => format.d() as usize,
+        }
+    }
+
+    /// Channels that share a scale, where the format has scales at all.
+    fn tile(&self) -> usize {
+        match self.format {
+            RowFormat::IndexK(IndexKFormat::Fp4) => MXFP4_TILE,
+            RowFormat::IndexK(IndexKFormat::Fp8) => D_INDEX,
+            _ => NOPE_TILE,
+        }
+    }
+
+    /// A positive number of the rows' type, `steps` units in the last place from `value`.
+    fn near(&self, value: f32, steps: i32) -> f32 {
+        match self.dtype {
+            Dtype::F32 => f32::from_bits(value.to_bits().wrapping_add_signed(steps)),
+            Dtype::Bf16 => bf16::from_bits(bf16::from_f32(value).to_bits().wrapping_add_signed(steps as i16)).to_f32(),
         }
     }
 
@@ -127,9 +145,9 @@ impl Shape {
             Rows::Random(_) => {}
             // The tile is scaled below its largest value, which stands at a random place of it.
             Rows::Thresholds => {
-                for tile in row.chunks_mut(64) {
-                    let top = bf16::from_f32([1.0, 448.0, 7.0, 3.5][rng.below(4) as usize]).to_bits();
-                    let largest = bf16::from_bits((top as i32 + rng.below(3) as i32 - 1) as u16).to_f32();
+                for tile in row.chunks_mut(self.tile()) {
+                    let top = [1.0, 448.0, 7.0, 3.5, 6.0][rng.below(5) as usize];
+                    let largest = self.near(top, rng.below(3) as i32 - 1);
                     let largest = largest * 2f32.powi(rng.below(60) as i32 - 25);
                     let most = tile.iter().fold(0f32, |m, x| m.max(x.abs()));
                     tile.iter_mut().for_each(|x| *x *= 0.99 * largest / most);
@@ -138,20 +156,33 @@ impl Shape {
                 }
             }
             Rows::Small => {
-                let floor = bf16::from_f32(1e-4).to_bits();
+                let fp4 = self.format == RowFormat::IndexK(IndexKFormat::Fp4);
+                let floor = if fp4 { E2M1_MAX * f32::MIN_POSITIVE } else { AMAX_FLOOR };
                 let size = match token % 5 {
                     0 => 0.0,
                     1 => -0.0,
-                    2 => bf16::from_bits(floor - 1).to_f32(),
-                    3 => bf16::from_bits(floor + 1).to_f32(),
-                    _ => 1e-7,
+                    2 => self.near(floor, -1),
+                    3 => self.near(floor, 1),
+                    _ => 1e-3 * floor,
                 };
                 row.iter_mut().for_each(|x| *x = size * x.clamp(-1.0, 1.0));
+            }
+            // With a largest value of 6 the scale is 1: every threshold of e2m1, and its neighbours.
+            Rows::Ties if self.format == RowFormat::IndexK(IndexKFormat::Fp4) => {
+                for tile in row.chunks_mut(MXFP4_TILE) {
+                    let scale = 2f32.powi(rng.below(40) as i32 - 20);
+                    for x in tile.iter_mut() {
+                        let threshold = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0][rng.below(7) as usize];
+                        let sign = if rng.chance(0.5) { scale } else { -scale };
+                        *x = sign * self.near(threshold, rng.below(3) as i32 - 1);
+                    }
+                    tile[rng.below(MXFP4_TILE as u64) as usize] = 6.0 * scale;
+                }
             }
             // With a largest value of 448 the scale is 1; odd multiples of half a step lie half way.
             Rows::Ties => {
                 let exponent = rng.below(20) as i32 - 10;
-                for tile in row.chunks_mut(64) {
+                for tile in row.chunks_mut(self.tile()) {
                     for x in tile.iter_mut() {
                         let binade = 2f32.powi(rng.below(14) as i32 - 6);
                         let steps = (2 * rng.below(8) + 1) as f32 / 16.0;
