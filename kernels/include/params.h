@@ -158,3 +158,46 @@ typedef struct {
   int32_t page_size;
   int32_t scale_pow2;             // index_k_write fp8: 1 = round the scale up to a power of two
 } Sm120CacheWriteParams;
+
+// ---------------------------------------------------------------------------------------------- linear
+// out[t, g, i] = sum_k x[t, g, k] w[g * n + i, k]
+typedef struct {
+  const void* x;                  // [t, groups * k] bf16, row stride stride_x
+  const void* weight;             // [groups * n, k] f32 | bf16 | e4m3 | two e2m1 per byte
+  const uint8_t* scale;           // fp8 [ceil(groups * n / 128), ceil(k / 128)], fp4 [groups * n, k / 32] ue8m0; else null
+  void* out;                      // [t, groups * n] f32 | bf16, row stride stride_out
+  int64_t stride_x;               // multiple of 8
+  int64_t stride_out;
+  int32_t t;
+  int32_t n;
+  int32_t k;                      // multiple of 32
+  int32_t groups;
+  int32_t out_bf16;               // 0 | 1
+  int32_t accumulate;             // 0 | 1, with f32 output
+} Sm120LinearParams;
+
+// ---------------------------------------------------------------------------------------------- moe_experts
+// Every launch of the operation takes the same struct; moe_experts.cu says which part each reads and writes.
+typedef struct {
+  const void* x;                  // [t, d] bf16
+  const int32_t* expert_ids;      // [t, topk] s32
+  const float* expert_weights;    // [t, topk] f32
+  const void* w13;                // [num_experts * 2 * inter, d] bf16 | e4m3 | two e2m1 per byte
+  const uint8_t* w13_scale;       // as in linear
+  const void* w2;                 // [num_experts * d, inter]
+  const uint8_t* w2_scale;
+  float* out;                     // [t, d] f32
+  int32_t* starts;                // [num_experts + 1] s32 scratch: first place of every expert
+  int32_t* picks;                 // [t * topk] s32 scratch: pick at a place
+  int32_t* places;                // [t * topk] s32 scratch: place of a pick, -1 for experts that are not here
+  void* hidden;                   // [t * topk, inter] bf16 scratch, by place
+  float* partial;                 // [t * topk, d] f32 scratch, by place
+  int32_t t;
+  int32_t d;                      // multiple of 32
+  int32_t inter;                  // multiple of 32
+  int32_t topk;
+  int32_t first_expert;
+  int32_t num_experts;
+  float limit;                    // not negative; infinity for none
+  int32_t reserved;               // 0
+} Sm120MoeExpertsParams;

@@ -7,6 +7,8 @@ pub(crate) const PTX: &[(Operation, Variant, &str)] = &[
     (Operation::IndexLogitsDecode, Variant::Sm120a, include_str!("../ptx/index_logits_decode_sm120a.ptx")),
     (Operation::IndexLogitsDecode, Variant::Sm89, include_str!("../ptx/index_logits_decode_sm89.ptx")),
     (Operation::KvWrite, Variant::Sm89, include_str!("../ptx/kv_write_sm89.ptx")),
+    (Operation::Linear, Variant::Sm89, include_str!("../ptx/linear_sm89.ptx")),
+    (Operation::MoeExperts, Variant::Sm89, include_str!("../ptx/moe_experts_sm89.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm120a, include_str!("../ptx/sparse_mla_decode_sm120a.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm89, include_str!("../ptx/sparse_mla_decode_sm89.ptx")),
     (Operation::SplitCombine, Variant::Sm120a, include_str!("../ptx/split_combine_sm120a.ptx")),

@@ -42,17 +42,23 @@ pub enum Operation {
     KvWrite,
     /// Writes index-K rows.
     IndexKWrite,
+    /// Matrix product with a weight.
+    Linear,
+    /// Routed experts.
+    MoeExperts,
 }
 
 impl Operation {
     /// Every operation, in the order of the decode path.
-    pub const ALL: [Operation; 6] = [
+    pub const ALL: [Operation; 8] = [
         Operation::IndexLogitsDecode,
         Operation::TopkSelect,
         Operation::SparseMlaDecode,
         Operation::SplitCombine,
         Operation::KvWrite,
         Operation::IndexKWrite,
+        Operation::Linear,
+        Operation::MoeExperts,
     ];
 
     /// The name, as in `cuda/<name>.cu`.
@@ -65,6 +71,8 @@ impl Operation {
             Operation::SplitCombine => "split_combine",
             Operation::KvWrite => "kv_write",
             Operation::IndexKWrite => "index_k_write",
+            Operation::Linear => "linear",
+            Operation::MoeExperts => "moe_experts",
         }
     }
 

@@ -363,3 +363,100 @@ const _: () = {
     ["Offset of field: Sm120CacheWriteParams::scale_pow2"]
         [::core::mem::offset_of!(Sm120CacheWriteParams, scale_pow2) - 52usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120LinearParams {
+    pub x: *const ::core::ffi::c_void,
+    pub weight: *const ::core::ffi::c_void,
+    pub scale: *const u8,
+    pub out: *mut ::core::ffi::c_void,
+    pub stride_x: i64,
+    pub stride_out: i64,
+    pub t: i32,
+    pub n: i32,
+    pub k: i32,
+    pub groups: i32,
+    pub out_bf16: i32,
+    pub accumulate: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120LinearParams"][::core::mem::size_of::<Sm120LinearParams>() - 72usize];
+    ["Alignment of Sm120LinearParams"][::core::mem::align_of::<Sm120LinearParams>() - 8usize];
+    ["Offset of field: Sm120LinearParams::x"][::core::mem::offset_of!(Sm120LinearParams, x) - 0usize];
+    ["Offset of field: Sm120LinearParams::weight"][::core::mem::offset_of!(Sm120LinearParams, weight) - 8usize];
+    ["Offset of field: Sm120LinearParams::scale"][::core::mem::offset_of!(Sm120LinearParams, scale) - 16usize];
+    ["Offset of field: Sm120LinearParams::out"][::core::mem::offset_of!(Sm120LinearParams, out) - 24usize];
+    ["Offset of field: Sm120LinearParams::stride_x"][::core::mem::offset_of!(Sm120LinearParams, stride_x) - 32usize];
+    ["Offset of field: Sm120LinearParams::stride_out"]
+        [::core::mem::offset_of!(Sm120LinearParams, stride_out) - 40usize];
+    ["Offset of field: Sm120LinearParams::t"][::core::mem::offset_of!(Sm120LinearParams, t) - 48usize];
+    ["Offset of field: Sm120LinearParams::n"][::core::mem::offset_of!(Sm120LinearParams, n) - 52usize];
+    ["Offset of field: Sm120LinearParams::k"][::core::mem::offset_of!(Sm120LinearParams, k) - 56usize];
+    ["Offset of field: Sm120LinearParams::groups"][::core::mem::offset_of!(Sm120LinearParams, groups) - 60usize];
+    ["Offset of field: Sm120LinearParams::out_bf16"][::core::mem::offset_of!(Sm120LinearParams, out_bf16) - 64usize];
+    ["Offset of field: Sm120LinearParams::accumulate"]
+        [::core::mem::offset_of!(Sm120LinearParams, accumulate) - 68usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120MoeExpertsParams {
+    pub x: *const ::core::ffi::c_void,
+    pub expert_ids: *const i32,
+    pub expert_weights: *const f32,
+    pub w13: *const ::core::ffi::c_void,
+    pub w13_scale: *const u8,
+    pub w2: *const ::core::ffi::c_void,
+    pub w2_scale: *const u8,
+    pub out: *mut f32,
+    pub starts: *mut i32,
+    pub picks: *mut i32,
+    pub places: *mut i32,
+    pub hidden: *mut ::core::ffi::c_void,
+    pub partial: *mut f32,
+    pub t: i32,
+    pub d: i32,
+    pub inter: i32,
+    pub topk: i32,
+    pub first_expert: i32,
+    pub num_experts: i32,
+    pub limit: f32,
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120MoeExpertsParams"][::core::mem::size_of::<Sm120MoeExpertsParams>() - 136usize];
+    ["Alignment of Sm120MoeExpertsParams"][::core::mem::align_of::<Sm120MoeExpertsParams>() - 8usize];
+    ["Offset of field: Sm120MoeExpertsParams::x"][::core::mem::offset_of!(Sm120MoeExpertsParams, x) - 0usize];
+    ["Offset of field: Sm120MoeExpertsParams::expert_ids"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, expert_ids) - 8usize];
+    ["Offset of field: Sm120MoeExpertsParams::expert_weights"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, expert_weights) - 16usize];
+    ["Offset of field: Sm120MoeExpertsParams::w13"][::core::mem::offset_of!(Sm120MoeExpertsParams, w13) - 24usize];
+    ["Offset of field: Sm120MoeExpertsParams::w13_scale"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, w13_scale) - 32usize];
+    ["Offset of field: Sm120MoeExpertsParams::w2"][::core::mem::offset_of!(Sm120MoeExpertsParams, w2) - 40usize];
+    ["Offset of field: Sm120MoeExpertsParams::w2_scale"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, w2_scale) - 48usize];
+    ["Offset of field: Sm120MoeExpertsParams::out"][::core::mem::offset_of!(Sm120MoeExpertsParams, out) - 56usize];
+    ["Offset of field: Sm120MoeExpertsParams::starts"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, starts) - 64usize];
+    ["Offset of field: Sm120MoeExpertsParams::picks"][::core::mem::offset_of!(Sm120MoeExpertsParams, picks) - 72usize];
+    ["Offset of field: Sm120MoeExpertsParams::places"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, places) - 80usize];
+    ["Offset of field: Sm120MoeExpertsParams::hidden"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, hidden) - 88usize];
+    ["Offset of field: Sm120MoeExpertsParams::partial"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, partial) - 96usize];
+    ["Offset of field: Sm120MoeExpertsParams::t"][::core::mem::offset_of!(Sm120MoeExpertsParams, t) - 104usize];
+    ["Offset of field: Sm120MoeExpertsParams::d"][::core::mem::offset_of!(Sm120MoeExpertsParams, d) - 108usize];
+    ["Offset of field: Sm120MoeExpertsParams::inter"][::core::mem::offset_of!(Sm120MoeExpertsParams, inter) - 112usize];
+    ["Offset of field: Sm120MoeExpertsParams::topk"][::core::mem::offset_of!(Sm120MoeExpertsParams, topk) - 116usize];
+    ["Offset of field: Sm120MoeExpertsParams::first_expert"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, first_expert) - 120usize];
+    ["Offset of field: Sm120MoeExpertsParams::num_experts"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, num_experts) - 124usize];
+    ["Offset of field: Sm120MoeExpertsParams::limit"][::core::mem::offset_of!(Sm120MoeExpertsParams, limit) - 128usize];
+    ["Offset of field: Sm120MoeExpertsParams::reserved"]
+        [::core::mem::offset_of!(Sm120MoeExpertsParams, reserved) - 132usize];
+};

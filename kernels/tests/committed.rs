@@ -83,6 +83,8 @@ fn entries_take_the_struct_of_their_operation() {
             Operation::SparseMlaDecode => size_of::<Sm120SparseMlaDecodeParams>(),
             Operation::SplitCombine => size_of::<Sm120SplitCombineParams>(),
             Operation::KvWrite | Operation::IndexKWrite => size_of::<Sm120CacheWriteParams>(),
+            Operation::Linear => size_of::<Sm120LinearParams>(),
+            Operation::MoeExperts => size_of::<Sm120MoeExpertsParams>(),
         };
         for entry in &file.entries {
             assert_eq!(entry.parameter_bytes as usize, expected, "{}", entry.name);

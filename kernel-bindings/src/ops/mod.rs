@@ -4,6 +4,8 @@
 mod index_k_write;
 mod index_logits_decode;
 mod kv_write;
+mod linear;
+mod moe_experts;
 mod sparse_mla_decode;
 mod split_combine;
 mod topk_select;
@@ -13,7 +15,8 @@ pub use index_logits_decode::SplitPlan;
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
 use kernels::{Operation, Variant};
 use reference::ops::{
-    Dtype, IndexKWrite, IndexLogitsDecode, KvWrite, Ops, OpsError, SparseMlaDecode, SplitCombine, TopkSelect,
+    Dtype, IndexKWrite, IndexLogitsDecode, KvWrite, Linear, MoeExperts, Ops, OpsError, SparseMlaDecode, SplitCombine,
+    TopkSelect,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,6 +29,8 @@ pub struct KernelOps<D: Device> {
     modules: BTreeMap<(Operation, Variant), Arc<PtxModule>>,
     /// Arrival counters of `topk_select`: zeros between launches.
     arrivals: Mutex<Option<D::Buffer>>,
+    /// Memory between the launches of `moe_experts`.
+    moe_scratch: Mutex<moe_experts::Scratch<D::Buffer>>,
 }
 
 impl<D: Device + fmt::Debug> fmt::Debug for KernelOps<D> {
@@ -73,7 +78,7 @@ impl<D: Device> KernelOps<D> {
                 }
             }
         }
-        Self { device, variants, modules, arrivals: Mutex::new(None) }
+        Self { device, variants, modules, arrivals: Mutex::new(None), moe_scratch: Mutex::default() }
     }
 
     /// Puts other PTX in the place of a module, e.g. one with a barrier removed.
@@ -228,5 +233,13 @@ impl<D: Device> Ops for KernelOps<D> {
 
     fn index_k_write(&self, args: IndexKWrite<'_, D::Buffer>) -> Result<(), OpsError> {
         index_k_write::launch(self, args)
+    }
+
+    fn linear(&self, args: Linear<'_, D::Buffer>) -> Result<(), OpsError> {
+        linear::launch(self, args)
+    }
+
+    fn moe_experts(&self, args: MoeExperts<'_, D::Buffer>) -> Result<(), OpsError> {
+        moe_experts::launch(self, args)
     }
 }

@@ -84,6 +84,8 @@ pub fn cases() -> Vec<Case> {
             add(Quick, "not_finite_many", Shape { values: Values::NotFinite, ..of(20, 20, 64) });
             add(Quick, "heavy_tails", Shape { values: Values::Heavy, ..of(4, 40, 224) });
             add(Quick, "all_positive", Shape { values: Values::Positive, ..of(4, 9, 512) });
+            // Kernels that bring tokens piece by piece use every place of their ring again.
+            add(Quick, "random_20_deep", of(20, 20, 448));
             if format == Fp8Block128 || format == Fp4Block32 {
                 let extreme = |t| Shape { values: Values::ExtremeScales, ..of(t, 140, 160) };
                 add(Quick, "scale_bytes_0_and_254", extreme(4));

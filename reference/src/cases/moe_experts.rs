@@ -138,6 +138,15 @@ pub fn cases() -> Vec<Case> {
             add(Quick, "picks_elsewhere", Shape { picks: Picks::Elsewhere, ..of(7, 32, 32) });
             add(Quick, "unused_experts_nan", Shape { picks: Picks::Even, ..of(6, 64, 32) });
             add(Quick, "one_expert", Shape { num_experts: 1, first_expert: 0, topk: 1, ..of(3, 32, 32) });
+            // More tokens on an expert than a tile has, and products deep enough that rings of buffers go round.
+            let one = |t, d, inter, num_experts| Shape { picks: Picks::One, topk: 1, num_experts, ..of(t, d, inter) };
+            add(Quick, "20_on_one_of_8_deep", one(20, 448, 32, 8));
+            add(Quick, "70_on_one_of_2_deep", one(70, 448, 32, 2));
+            add(Quick, "20_on_one_of_8_wide", one(20, 32, 448, 8));
+            add(Quick, "70_on_one_of_2_wide", one(70, 32, 448, 2));
+            if format == Bf16 {
+                add(Quick, "random_300_picks", of(100, 32, 32));
+            }
             add(Quick, "no_limit", Shape { limit: f32::INFINITY, ..of(4, 32, 32) });
             add(Full, "random_70", Shape { topk: 6, num_experts: 16, ..of(70, 128, 96) });
             add(Full, "random_2_of_64", Shape { topk: 6, num_experts: 64, first_expert: 64, ..of(2, 256, 128) });
