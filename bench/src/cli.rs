@@ -1,5 +1,6 @@
 //! Command line of `sm120`.
 
+use crate::plan::parse_bytes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -30,6 +31,8 @@ pub enum Command {
     Parity(ParityArgs),
     /// Remove every wait, barrier, fence and arrive from the kernels' PTX in turn; each removal must be noticed.
     Mutants(MutantsArgs),
+    /// Bytes of the cache term by term, and the tokens and sequences that fit into a card.
+    Plan(PlanArgs),
 }
 
 /// Options of `devices`.
@@ -113,6 +116,121 @@ pub struct MutantsArgs {
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub seeds: u64,
     /// Write every mutant with its outcome as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// A configuration that is built in.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Preset {
+    V4Flash,
+    V4Pro,
+    Mini,
+    Tiny,
+}
+
+/// Format of window and compressed rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvChoice {
+    /// 584 B per row.
+    #[value(name = "v4_fp8")]
+    V4Fp8,
+    /// 1,024 B per row.
+    Bf16,
+    /// 4 B per channel.
+    F32,
+}
+
+/// Format of index keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum IndexKChoice {
+    /// 132 B per row.
+    Fp8,
+    /// 256 B per row.
+    Bf16,
+    /// 68 B per row.
+    Fp4,
+    /// 4 B per channel.
+    F32,
+}
+
+/// Where the HCA compressor keeps its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyChoice {
+    /// A ring in every window page of 128 tokens.
+    RingPerPage,
+    /// A ring per running request, window pages of 256 tokens.
+    RingPerRequest,
+}
+
+/// Bytes of all weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightBytes {
+    /// As the model is released: fp8 linear layers, fp4 experts.
+    Auto,
+    /// So many.
+    Bytes(u64),
+}
+
+fn weight_bytes(text: &str) -> Result<WeightBytes, String> {
+    if text == "auto" { Ok(WeightBytes::Auto) } else { parse_bytes(text).map(WeightBytes::Bytes) }
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|ratio| *ratio > 0.0 && *ratio <= 1.0);
+    value.ok_or_else(|| format!("expected a number above 0 and up to 1, got `{text}`"))
+}
+
+/// Options of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Model.
+    #[arg(long, value_enum, default_value_t = Preset::V4Flash, conflicts_with = "config")]
+    pub preset: Preset,
+    /// config.json of the model, instead of a preset.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Format of index keys.
+    #[arg(long, value_enum, default_value_t = IndexKChoice::Fp8)]
+    pub index_k: IndexKChoice,
+    /// Format of window and compressed rows.
+    #[arg(long, value_enum, default_value_t = KvChoice::V4Fp8)]
+    pub kv: KvChoice,
+    /// Page and ring policy.
+    #[arg(long, value_enum, default_value_t = PolicyChoice::RingPerRequest)]
+    pub policy: PolicyChoice,
+    /// Window tokens per token of context.
+    #[arg(long, value_name = "RATIO", default_value = "0.1", value_parser = ratio)]
+    pub window_ratio: f64,
+    /// Window pages for the running requests alone, instead of a ratio.
+    #[arg(long)]
+    pub request_cap: bool,
+    /// Decode with drafts: rings of twice the rows, and the window of the MTP layer.
+    #[arg(long)]
+    pub speculation: bool,
+    /// Memory of a card.
+    #[arg(long, value_name = "BYTES", default_value = "96GiB", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// Of that, kept for what is neither weights nor cache.
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
+    pub reserve: u64,
+    /// Ranks.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub tp: u32,
+    /// Bytes of all weights, or `auto`.
+    #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = weight_bytes)]
+    pub weights: WeightBytes,
+    /// Running requests.
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub max_requests: u32,
+    /// Tokens of a step.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1048576))]
+    pub max_batch_tokens: u32,
+    /// Tokens of the sequences to count.
+    #[arg(long, value_name = "N", default_value_t = 32768, value_parser = clap::value_parser!(u32).range(1..=1073741824))]
+    pub context: u32,
+    /// Write the plan as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

@@ -6,6 +6,7 @@ pub mod devices;
 pub mod job;
 pub mod mutants;
 pub mod parity;
+pub mod plan;
 pub mod plots;
 pub mod report;
 pub mod shapes;

@@ -1,8 +1,8 @@
 //! `sm120`: see [`bench::cli`].
 
-use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs};
+use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs, PlanArgs};
 use bench::report::{self, Report};
-use bench::{devices, job, mutants};
+use bench::{devices, job, mutants, plan};
 use clap::Parser;
 use std::io::Write;
 use std::path::Path;
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Some(Command::Devices(args)) => list_devices(&args),
         Some(Command::Parity(args)) => parity(&args),
         Some(Command::Mutants(args)) => mutation_score(&args),
+        Some(Command::Plan(args)) => memory_plan(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -121,6 +122,15 @@ fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
     outln!("killed {} / {} mutants in {:.1} s", score.killed(), score.mutants.len(), score.seconds);
     write_json(args.json.as_deref(), &score)?;
     Ok(score.passes())
+}
+
+/// Prints the plan; true.
+fn memory_plan(args: &PlanArgs) -> Result<bool, Failure> {
+    check_json(args.json.as_deref())?;
+    let report = plan::plan(args)?;
+    out!("{}", report.render());
+    write_json(args.json.as_deref(), &report)?;
+    Ok(true)
 }
 
 /// Refuses an output path before the work is done, not after. An existing file is left as it is.

@@ -47,7 +47,8 @@ pub struct Batch {
     pub window_mapping: Vec<i32>,
     /// `[t, window]` slots of positions `max(0, position - window + 1) ..= position`, then -1.
     pub window_slots: Vec<i32>,
-    /// `[b, window_columns]` window pages, which are the pages of the CSA state too (and of the HCA state when its rings are per page).
+    /// `[b, window_columns]` window pages, which are the pages of the CSA state too (and of the HCA state when its
+    /// rings are per page).
     pub window_table: Vec<i32>,
     /// Columns of `window_table`.
     pub window_columns: u32,
@@ -204,8 +205,8 @@ fn push_row(array: &mut Vec<i32>, row: impl Iterator<Item = i32>, columns: u32) 
     array.resize(end, -1);
 }
 
-/// Key of the noise of the token sampled behind `position`: the request's seed and the position, mixed (the finaliser of
-/// SplitMix64, a bijection, so that two positions of a request never share a key).
+/// Key of the noise of the token sampled behind `position`: the request's seed and the position, mixed (the finaliser
+/// of SplitMix64, a bijection, so that two positions of a request never share a key).
 fn noise_key(seed: u64, position: u32) -> [u32; 2] {
     let mut z = seed.wrapping_add(u64::from(position).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -22,8 +22,8 @@ pub enum HcaState {
 
 /// Page and ring sizes in tokens and rows: what tables and slots depend on. The bytes are in [`CacheGeometry`].
 ///
-/// A compressed page is `page_tokens` tokens of compressed rows and index keys; a window page `window_page_tokens` tokens
-/// of window rows, together with the compressor rings of that stretch. The state slot of position `p` is
+/// A compressed page is `page_tokens` tokens of compressed rows and index keys; a window page `window_page_tokens`
+/// tokens of window rows, together with the compressor rings of that stretch. The state slot of position `p` is
 /// `table[p / state page tokens] * ring_rows + p % ring_rows`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheShape {

@@ -1,8 +1,8 @@
 //! The memory plan: bytes per token term by term, and what fits into a card.
 //!
-//! Everything comes out of [`CacheGeometry`], by which the runner allocates too. Bytes per token of context are those of
-//! a full compressed pool; the window pool holds `ratio` window tokens per token of context, or a fixed number of pages
-//! per running request.
+//! Everything comes out of [`CacheGeometry`], by which the runner allocates too. Bytes per token of context are those
+//! of a full compressed pool; the window pool holds `ratio` window tokens per token of context, or a fixed number of
+//! pages per running request.
 
 use crate::geometry::{CacheBuffer, CacheGeometry, PoolName};
 use crate::pools::PoolSizes;

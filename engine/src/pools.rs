@@ -1,7 +1,7 @@
 //! Pools of cache pages: free lists and reference counts.
 //!
-//! A page is held through a [`PageRef`], which can be neither copied nor given back twice: sharing makes a second one, and
-//! releasing consumes it. A page returns to the free list with its last reference.
+//! A page is held through a [`PageRef`], which can be neither copied nor given back twice: sharing makes a second one,
+//! and releasing consumes it. A page returns to the free list with its last reference.
 
 use crate::ids::PageId;
 use std::marker::PhantomData;

@@ -1,10 +1,10 @@
 //! Texts whose cache rows are still there: a tree of token pages.
 //!
-//! A node stands for one compressed page and, through its parents, for the whole text up to the page's end. It is found by
-//! its parent and a hash of its tokens, and the tokens are compared as well, so equal hashes never stand for unequal
-//! texts. To resume at its end a sequence needs the compressed pages of the path and one window page: the last one before
-//! the boundary, which holds the window rows and the compressor rings. Window pages are the scarcer kind, so a node may
-//! lose its own and stay as a step on the way to longer texts; a leaf without one would be of no use and goes.
+//! A node stands for one compressed page and, through its parents, for the whole text up to the page's end. It is found
+//! by its parent and a hash of its tokens, and the tokens are compared as well, so equal hashes never stand for unequal
+//! texts. To resume at its end a sequence needs the compressed pages of the path and one window page: the last one
+//! before the boundary, which holds the window rows and the compressor rings. Window pages are the scarcer kind, so a
+//! node may lose its own and stay as a step on the way to longer texts; a leaf without one would be of no use and goes.
 
 use crate::ids::TokenId;
 use crate::pools::{Compressed, PageRef, Pools, Window};

@@ -19,7 +19,8 @@ pub enum InputToken {
 pub struct Sampling {
     /// 0 takes the largest logit.
     pub temperature: f32,
-    /// Noise of a token depends on this and on the token's position alone, so neither batching nor preemption changes it.
+    /// Noise of a token depends on this and on the token's position alone, so neither batching nor preemption changes
+    /// it.
     pub seed: u64,
 }
 

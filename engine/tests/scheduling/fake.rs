@@ -1,6 +1,7 @@
-//! A deterministic model of hashes. It keeps the caches that the real one keeps, writes and reads them through the arrays
-//! of a [`Batch`] alone, and its next token depends on every token of the text through every kind of row: a wrong slot, a page
-//! reused too early or a stale cached page gives another text. [`Oracle`] computes the same texts without any cache.
+//! A deterministic model of hashes. It keeps the caches that the real one keeps, writes and reads them through the
+//! arrays of a [`Batch`] alone, and its next token depends on every token of the text through every kind of row: a
+//! wrong slot, a page reused too early or a stale cached page gives another text. [`Oracle`] computes the same texts
+//! without any cache.
 
 use engine::batch::{Batch, CompletedRows};
 use engine::geometry::CacheShape;
@@ -57,10 +58,10 @@ impl Oracle {
         let t = self.rows.len();
         let states = |from: usize| self.rows[from..].iter().map(|&row| mix(STATE, row));
         let CacheShape { csa_ratio, hca_ratio, window, .. } = self.shape;
-        if t % csa_ratio as usize == 0 {
+        if t.is_multiple_of(csa_ratio as usize) {
             self.csa = mix(self.csa, fold(CSA, states(t.saturating_sub(2 * csa_ratio as usize))));
         }
-        if t % hca_ratio as usize == 0 {
+        if t.is_multiple_of(hca_ratio as usize) {
             self.hca = mix(self.hca, fold(HCA, states(t - hca_ratio as usize)));
         }
         let seen = fold(OUT, self.rows[t.saturating_sub(window as usize)..].iter().copied());

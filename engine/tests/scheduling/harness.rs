@@ -151,7 +151,8 @@ impl Harness {
     /// Ends the oldest step as failed; false if none is in flight.
     pub(crate) fn fail(&mut self) -> bool {
         let Some(InFlight { plan, batch, samples }) = self.in_flight.pop_front() else { return false };
-        // A step that failed wrote nothing; one that a later step was planned on is let run, so that this one finds its inputs.
+        // A step that failed wrote nothing; one that a later step was planned on is let run, so that this one finds its
+        // inputs.
         if samples.is_none() && !self.in_flight.is_empty() {
             self.model.forward(&batch);
         }
@@ -166,7 +167,7 @@ impl Harness {
         let tracked = &self.requests[&id];
         let index = position - tracked.request.prompt.len();
         match tracked.expected.get(index) {
-            Some(&token) if (position + id.0 as usize) % 3 != 0 => token,
+            Some(&token) if !(position + id.0 as usize).is_multiple_of(3) => token,
             Some(&token) => TokenId((token.0 + 1) % crate::fake::VOCAB as u32),
             None => TokenId(0),
         }

@@ -1,4 +1,5 @@
-//! Random lives of a scheduler: requests come and go, steps are planned and committed in any legal order, pages run out.
+//! Random lives of a scheduler: requests come and go, steps are planned and committed in any legal order, pages run
+//! out.
 
 use crate::harness::Harness;
 use engine::geometry::{CacheShape, HcaState};

@@ -1,0 +1,320 @@
+//! `sm120 plan`: what the cache of a model takes, and what fits into a card.
+
+use crate::cli::{IndexKChoice, KvChoice, PlanArgs, PolicyChoice, Preset, WeightBytes};
+use crate::report::table;
+use engine::checkpoint::make::{Make, Store};
+use engine::config::ModelConfig;
+use engine::geometry::{CacheGeometry, CacheShape, PoolName};
+use engine::plan::{MemoryPlan, PlanRequest, Term, WindowSizing};
+use reference::ops::{IndexKFormat, KvFormat};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// A plan with what it was made for.
+#[derive(Debug, Serialize)]
+pub struct PlanReport {
+    /// Preset, or the configuration file.
+    pub model: String,
+    /// Format of window and compressed rows.
+    pub kv: &'static str,
+    /// Format of index keys.
+    pub index_k: &'static str,
+    /// Page and ring policy.
+    pub policy: &'static str,
+    /// Ranks; each holds the whole cache and its part of the weights.
+    pub tp: u32,
+    /// Bytes of all weights.
+    pub weights: u64,
+    /// Tokens of the sequences that are counted.
+    pub context: u32,
+    /// Sequences of that length that fit.
+    pub sequences: u32,
+    /// Pool that ends it.
+    pub limited_by: PoolName,
+    /// Bytes per token of context without page padding.
+    pub bytes_per_token: f64,
+    /// Page padding per token of context.
+    pub padding_per_token: f64,
+    /// Of both, what grows with a text without bound.
+    pub growth_per_token: f64,
+    /// The plan of one rank.
+    pub plan: MemoryPlan,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Number of bytes from `123`, `96GiB`, `1.5 GB`: binary units with an i, decimal ones without.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("expected a number of bytes such as 96GiB, 24GB or 1048576, got `{text}`");
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let unit: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        "tib" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    if let Ok(whole) = number.trim().parse::<u64>() {
+        return whole.checked_mul(unit).ok_or_else(wrong);
+    }
+    let bytes = number.trim().parse::<f64>().map_err(|_| wrong())? * unit as f64;
+    if (0.0..1e18).contains(&bytes) { Ok(bytes as u64) } else { Err(wrong()) }
+}
+
+/// Makes the plan.
+///
+/// # Errors
+/// The configuration cannot be read, the formats do not fit it, or the memory holds no sequence.
+pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
+    let (model, config) = match &args.config {
+        None => (args.preset.name().to_owned(), args.preset.config()),
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+            (path.display().to_string(), ModelConfig::from_json(&text)?)
+        }
+    };
+    let shape = match args.policy {
+        PolicyChoice::RingPerPage => CacheShape::ring_per_page(config.window, args.speculation),
+        PolicyChoice::RingPerRequest => CacheShape::ring_per_request(config.window, args.speculation),
+    };
+    let kv = match args.kv {
+        KvChoice::V4Fp8 => KvFormat::V4Fp8,
+        KvChoice::Bf16 => KvFormat::Bf16,
+        KvChoice::F32 => KvFormat::F32 { d: config.head_dim },
+    };
+    let index_k = match args.index_k {
+        IndexKChoice::Fp8 => IndexKFormat::Fp8,
+        IndexKChoice::Bf16 => IndexKFormat::Bf16,
+        IndexKChoice::Fp4 => IndexKFormat::Fp4,
+        IndexKChoice::F32 => IndexKFormat::F32 { d: config.index_head_dim },
+    };
+    let draft_layers = if args.speculation { config.mtp_layers } else { 0 };
+    let geometry = CacheGeometry::new(&config, shape, kv, index_k, draft_layers)?;
+    let weights = match args.weights {
+        WeightBytes::Auto => Make { config: &config, seed: 0, store: Store::Fp8Fp4, shard_bytes: u64::MAX }.bytes(),
+        WeightBytes::Bytes(bytes) => bytes,
+    };
+    let request = PlanRequest {
+        memory: args.memory,
+        not_cache: weights.div_ceil(u64::from(args.tp)).saturating_add(args.reserve),
+        max_requests: args.max_requests,
+        max_batch_tokens: args.max_batch_tokens,
+        window: if args.request_cap { WindowSizing::PerRequest } else { WindowSizing::Ratio(args.window_ratio) },
+    };
+    let plan = MemoryPlan::new(&geometry, request)?;
+    let (sequences, limited_by) = plan.sequences(args.context);
+    Ok(PlanReport {
+        model,
+        kv: kv.name(),
+        index_k: index_k.name(),
+        policy: args.policy.name(),
+        tp: args.tp,
+        weights,
+        context: args.context,
+        sequences,
+        limited_by,
+        bytes_per_token: plan.bytes_per_token(),
+        padding_per_token: plan.padding_per_token(),
+        growth_per_token: plan.growth_per_token(),
+        plan,
+    })
+}
+
+/// `12,345.60`
+fn grouped(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = String::new();
+    for (i, digit) in whole.chars().enumerate() {
+        if i > 0 && (whole.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + rest
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.3} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+fn pool_name(pool: PoolName) -> String {
+    match pool {
+        PoolName::Compressed => "compressed",
+        PoolName::Window => "window",
+        PoolName::Request => "request",
+    }
+    .to_owned()
+}
+
+impl PlanReport {
+    /// The plan as text: terms, pools, totals, what fits.
+    pub fn render(&self) -> String {
+        let plan = &self.plan;
+        let term = |t: &Term| {
+            [
+                t.buffer.name().to_owned(),
+                pool_name(t.pool),
+                t.layers.to_string(),
+                grouped(t.row_bytes_per_page as f64, 0),
+                grouped(t.padding_per_page as f64, 0),
+                grouped(t.bytes_per_token, 2),
+                grouped(t.padding_per_token, 2),
+            ]
+        };
+        let head = ["term", "pool", "layers", "rows B/page", "padding B/page", "rows B/token", "padding B/token"];
+        let mut text = format!(
+            "{}: KV {}, index K {}, {}; one of {} ranks (the cache is whole on each, weights are divided)\n\n",
+            self.model, self.kv, self.index_k, self.policy, self.tp
+        );
+        text.push_str(&table(head, plan.terms.iter().map(term)));
+        let pools = plan.pools.iter().filter(|pool| pool.pages > 0);
+        let pools = pools.map(|pool| {
+            let bytes = grouped(pool.bytes as f64, 0);
+            [pool_name(pool.pool), grouped(f64::from(pool.pages), 0), grouped(pool.page_bytes as f64, 0), bytes]
+        });
+        let pools = table(["pool", "pages", "B/page, all layers", "bytes"], pools);
+        let sum = self.bytes_per_token + self.padding_per_token;
+        let lines = [
+            ("bytes per token", grouped(self.bytes_per_token, 2)),
+            ("with page padding", grouped(sum, 2)),
+            ("of it growing with the text", format!("{} (padding not counted)", grouped(self.growth_per_token, 2))),
+            ("fixed per decoding request", format!("{} B", grouped(plan.fixed_per_request as f64, 0))),
+            ("memory", gib(plan.memory)),
+            ("weights, all ranks", gib(self.weights)),
+            ("not cache", gib(plan.not_cache)),
+            ("cache", format!("{} ({} B)", gib(plan.cache_bytes), grouped(plan.cache_bytes as f64, 0))),
+            ("unused", gib(plan.memory.saturating_sub(plan.not_cache + plan.cache_bytes))),
+            ("tokens that fit", grouped(plan.tokens as f64, 0)),
+            (
+                "sequences that fit",
+                format!("{} of {} tokens ({} pool)", self.sequences, self.context, pool_name(self.limited_by)),
+            ),
+        ];
+        _ = write!(text, "\n{pools}\n");
+        for (name, value) in lines {
+            _ = writeln!(text, "{name:<28} {value}");
+        }
+        text
+    }
+}
+
+impl Preset {
+    /// The word on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Preset::V4Flash => "v4-flash",
+            Preset::V4Pro => "v4-pro",
+            Preset::Mini => "mini",
+            Preset::Tiny => "tiny",
+        }
+    }
+
+    /// The configuration.
+    pub fn config(self) -> ModelConfig {
+        match self {
+            Preset::V4Flash => ModelConfig::v4_flash(),
+            Preset::V4Pro => ModelConfig::v4_pro(),
+            Preset::Mini => ModelConfig::mini(),
+            Preset::Tiny => ModelConfig::tiny(),
+        }
+    }
+}
+
+impl PolicyChoice {
+    const fn name(self) -> &'static str {
+        match self {
+            PolicyChoice::RingPerPage => "ring-per-page",
+            PolicyChoice::RingPerRequest => "ring-per-request",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn run(line: &str) -> Result<PlanReport, String> {
+        let words = ["sm120", "plan"].into_iter().chain(line.split_whitespace());
+        match Cli::try_parse_from(words).map_err(|e| e.to_string())?.command {
+            Some(Command::Plan(args)) => plan(&args).map_err(|e| e.to_string()),
+            _ => unreachable!("the word plan is a subcommand"),
+        }
+    }
+
+    /// The published coefficients, from the command line on.
+    #[test]
+    fn published_figures_are_printed() {
+        for (line, figure) in [
+            ("--policy ring-per-page", "bytes per token              15,897.45\n"),
+            ("--policy ring-per-page --index-k bf16", "bytes per token              16,548.45\n"),
+            ("--policy ring-per-page --index-k fp4", "bytes per token              15,561.45\n"),
+            ("--policy ring-per-request", "with page padding            7,086.75\n"),
+            ("--policy ring-per-request --index-k bf16", "with page padding            7,737.75\n"),
+            ("--policy ring-per-request --index-k fp4", "with page padding            6,750.75\n"),
+            ("--policy ring-per-request --request-cap", "with page padding            3,899.25\n"),
+            ("--preset v4-pro --memory 2TiB", "of it growing with the text  5,511.44 ("),
+            ("", "of it growing with the text  3,850.25 ("),
+        ] {
+            let text = run(&format!("--tp 4 {line}")).unwrap().render();
+            assert!(text.contains(figure), "{line}: expected {figure:?} in\n{text}");
+        }
+    }
+
+    /// Weights as released: the files of Flash take 148.66 GiB, of which the headers of 69,187 tensors at 100 to 200 B
+    /// each are not weights.
+    #[test]
+    fn weights_are_those_of_the_released_files() {
+        let flash = run("--tp 4").unwrap().weights;
+        let files = 148.66 * f64::from(1 << 30);
+        let headers = files - flash as f64;
+        assert!((6.9e6..20e6).contains(&headers), "{flash} B of weights, {headers} B of headers");
+        let pro = run("--preset v4-pro --memory 2TiB").unwrap().weights as f64 / f64::from(1 << 30);
+        assert!((800.0..805.5).contains(&pro), "{pro} GiB");
+    }
+
+    #[test]
+    fn small_presets_files_and_refusals() {
+        for preset in ["tiny", "mini"] {
+            for formats in ["--kv f32 --index-k f32", "--kv bf16 --index-k bf16", "--kv v4_fp8 --index-k fp8"] {
+                for policy in ["ring-per-page", "ring-per-request --speculation"] {
+                    let line = format!("--preset {preset} {formats} --policy {policy} --memory 1GiB --max-requests 4");
+                    assert!(run(&line).unwrap().sequences > 0, "{line}");
+                }
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, ModelConfig::v4_flash().to_json()).unwrap();
+        let of_file = run(&format!("--tp 4 --config {}", path.display())).unwrap();
+        assert_eq!(of_file.plan, run("--tp 4").unwrap().plan);
+        let small = run("--memory 96GiB").unwrap_err();
+        assert!(small.starts_with("cache: expected at least ") && small.ends_with("got 0 B"), "{small}");
+        assert!(run("--memory 96Gi").unwrap_err().contains("expected a number of bytes such as 96GiB"));
+        assert!(run("--window-ratio 0").unwrap_err().contains("above 0"));
+        assert!(run("--config a --preset tiny").is_err(), "one of the two");
+    }
+
+    #[test]
+    fn bytes_are_read_with_units() {
+        assert_eq!(parse_bytes("96GiB"), Ok(96 << 30));
+        assert_eq!(parse_bytes("1.5 GB"), Ok(1_500_000_000));
+        assert_eq!(parse_bytes("12"), Ok(12));
+        assert!(
+            ["", "GiB", "-1", "1e400", "3 apples", "99999999TiB", "nan"].iter().all(|text| parse_bytes(text).is_err())
+        );
+        assert_eq!(grouped(1_234_567.891, 2), "1,234,567.89");
+        assert_eq!(
+            (grouped(0.5, 2), grouped(123.0, 0), grouped(1000.0, 0)),
+            ("0.50".into(), "123".into(), "1,000".into())
+        );
+    }
+}
