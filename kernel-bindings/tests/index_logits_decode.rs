@@ -16,6 +16,9 @@ use reference::problem::{Fill, IndexLogitsProblem, Memory, Problem};
 use reference::suite::{self, Case};
 use std::ops::Range;
 
+#[path = "prefill/index_logits.rs"]
+mod prefill;
+
 const MODES: [AsyncMode; 3] = [AsyncMode::Eager, AsyncMode::AtWait, AsyncMode::Random];
 const FORMATS: [IndexKFormat; 2] = [IndexKFormat::Fp8, IndexKFormat::Bf16];
 

@@ -16,6 +16,9 @@ use reference::problem::{Fill, Memory, Problem, SparseMlaProblem};
 use reference::suite::{self, Case};
 use std::ops::Range;
 
+#[path = "prefill/sparse_mla.rs"]
+mod prefill;
+
 const MODES: [AsyncMode; 3] = [AsyncMode::Eager, AsyncMode::AtWait, AsyncMode::Random];
 const FORMATS: [KvFormat; 2] = [KvFormat::V4Fp8, KvFormat::Bf16];
 

@@ -32,99 +32,41 @@
 // A wait by parity cannot tell a phase from the one two phases back, so a warp has to see every phase of the slots that it
 // waits for: the jobs of 6, 3, 2 or 1 warps (s_q = 1..4) repeat after 3, 3, 1, 1 tiles, and the ring is a multiple of 3 long.
 //
-// Shared memory. Bulk copies cannot swizzle, and rows of 128 B put the same 16-byte chunk of all rows into the same banks.
-// Two things make the loads free of conflicts: the k axis is permuted (lane t of a quad takes chunks t, t + 4, ... of a row
-// as the operands of two mma steps each; q is loaded in the same order, so the sums are over the whole row), so that a quad
-// reads 64 B of a key; and the second half of a tile (32 rows) starts 64 B off the bank period, with even matrix columns
-// taken from the first half and odd ones from the second, so that the two quads of a quarter warp use different banks.
+// The score of a key and the layout of a tile in shared memory: index_logits.cuh.
 //
 // Cost per warp and 32 keys, e4m3 (bf16): 64 (128) mma, 64 max, 64 fma, 8 (16) shared loads of 16 B, 7 shuffles, one store.
 // Per key and SM: 8 (16) cycles of the matrix pipe at 2048 e4m3 (1024 bf16) FLOP per cycle, about 3 of issue; a key's 132 + 4
 // bytes (256 + 4) take 37 (71) cycles of a 188-SM card's 1792 GB/s. Memory binds; README.md has the whole account.
-#include "entry.cuh"
-#include "ptx/arithmetic.cuh"
+#include "index_logits.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/fence.cuh"
-#include "ptx/mbarrier.cuh"
-#include "ptx/mma.cuh"
-#include "ptx/shared.cuh"
-#include "ptx/warp.cuh"
 
-enum class Format { FP8, BF16 };
-
-constexpr int LANES = 32;
 constexpr int CONSUMERS = 6;               // warps
 constexpr int WARPS = CONSUMERS + 1;       // the last one is the producer
 constexpr int TURN = 3;                    // tiles after which the warps of a query take the same jobs again, or a divisor
 constexpr int THREADS = WARPS * LANES;
-constexpr int TILE = 64;                   // keys
-constexpr int HALF = TILE / 2;
-constexpr int HEADS = SM120_INDEX_HEADS;
-constexpr int HEAD_BLOCKS = HEADS / 16;    // mma rows
 constexpr int CLEAN_COLUMNS = 1024;        // logits that a warp cleans at a time
-constexpr int COPY_ALIGN = 16;             // addresses and sizes of copies
-
-static_assert(SM120_D_INDEX == 128 && SM120_INDEX_HEADS == 64, "fragment loads and head sums are written for 64 x 128");
 
 template <Format F>
-struct Shape {
-  static constexpr int ROW_BYTES = F == Format::FP8 ? 128 : 256;
-  static constexpr int SCALE_BYTES = F == Format::FP8 ? 4 : 0;
-  static constexpr int STEPS = ROW_BYTES / 32;      // mma k steps: 32 e4m3 or 16 bf16, 32 B of a row
-  static constexpr int CHUNKS = STEPS / 2;          // 16-byte loads per lane and row, two steps each
-  static constexpr int HALF_SCALES = HALF * ROW_BYTES;                       // where the scales of a half start
-  static constexpr int HALF_PITCH = HALF * (ROW_BYTES + SCALE_BYTES) + 64;   // 64 B off the bank period of 128 B
-  static constexpr int STAGE_BYTES = 2 * HALF_PITCH;
-  static constexpr int STAGES = F == Format::FP8 ? 9 : 6;
-  static_assert(HALF_PITCH % 128 == 64, "rows of the two halves must use different banks");
-  static_assert(STAGES % TURN == 0, "every use of a slot must be seen by the same warps");
-  static_assert(SCALE_BYTES == 0 || ROW_BYTES + SCALE_BYTES == SM120_INDEX_K_FP8_BYTES, "fp8 row");
-  static_assert(SCALE_BYTES != 0 || ROW_BYTES == SM120_INDEX_K_BF16_BYTES, "bf16 row");
-};
+constexpr int STAGES = F == Format::FP8 ? 9 : 6;
+static_assert(STAGES<Format::FP8> % TURN == 0 && STAGES<Format::BF16> % TURN == 0,
+              "every use of a slot must be seen by the same warps");
 
 // Shared memory of a block.
 template <Format F>
 struct Plan {
-  uint8_t ring[Shape<F>::STAGES][Shape<F>::STAGE_BYTES];   // keys and scales
-  uint4 record[Shape<F>::STAGES];                          // sequence, first key, rows loaded in half 0, in half 1 (bits)
-  uint64_t full[Shape<F>::STAGES];
-  uint64_t empty[Shape<F>::STAGES];
+  uint8_t ring[STAGES<F>][Shape<F>::STAGE_BYTES];   // keys and scales
+  uint4 record[STAGES<F>];                          // sequence, first key, rows loaded in half 0, in half 1 (bits)
+  uint64_t full[STAGES<F>];
+  uint64_t empty[STAGES<F>];
   int32_t section_tiles[WARPS];
 };
 
 extern __shared__ __align__(128) uint8_t shared_raw[];
 
-// ------------------------------------------------------------------------------------------------- target differences
-#if SM120_TARGET_SM120A
-constexpr bool WIDE_E4M3 = false;                // e4m3 products are one instruction
-__device__ __forceinline__ bool bulk_copies(bool by_halves) { return by_halves; }
-__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
-  while (!mbarrier_try_wait_parity(barrier, parity)) {
-  }
-}
-#else
-constexpr bool WIDE_E4M3 = true;                 // Hopper widens the operands of e4m3 products in registers
-__device__ __forceinline__ bool bulk_copies(bool) { return false; }
-__device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
-  while (!mbarrier_test_wait_parity(barrier, parity)) {
-  }
-}
-#endif
-
-template <Format F>
-__device__ __forceinline__ void mma_step(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]) {
-  if constexpr (F == Format::BF16) {
-    mma_bf16_m16n8k16(d, a, b, c);
-  } else {
-#if SM120_TARGET_SM120A
-    constexpr uint32_t ONE = 0x7f7f7f7f;         // ue8m0 127: 2^0
-    mma_e4m3_m16n8k32_block_scaled(d, a, b, c, ONE, ONE);
-#else
-    mma_e4m3_m16n8k32(d, a, b, c);
-#endif
-  }
-}
+// Whether keys arrive by bulk copies, which only SM120 has.
+__device__ __forceinline__ bool bulk_copies(bool by_halves) { return SM120_TARGET_SM120A && by_halves; }
 
 // ---------------------------------------------------------------------------------------------------- walk of the batch
 using Params = Sm120IndexLogitsDecodeParams;
@@ -215,12 +157,6 @@ __device__ __forceinline__ Window seek(const Params& p, const int32_t (&sections
 }
 
 // --------------------------------------------------------------------------------------------------------------- producer
-// Where a key is.
-struct Source {
-  int page;     // -1: nowhere
-  int offset;   // row in the page
-};
-
 __device__ __forceinline__ Source locate(const Params& p, int sequence, int key, int keys) {
   Source source = {-1, key % p.index_k.page_size};
   if (key < keys) {
@@ -233,17 +169,6 @@ __device__ __forceinline__ Source locate(const Params& p, int sequence, int key,
 // Halves of tiles lie in one page each when the page size is a multiple of 32. Else rows are found and copied one by one.
 __device__ __forceinline__ bool one_page_per_half(const Params& p) { return p.index_k.page_size % HALF == 0; }
 
-template <Format F>
-__device__ __forceinline__ const uint8_t* key_address(const Params& p, Source source) {
-  return p.index_k.data + source.page * p.index_k.page_stride_bytes + static_cast<int64_t>(source.offset) * Shape<F>::ROW_BYTES;
-}
-
-template <Format F>
-__device__ __forceinline__ const uint8_t* scale_address(const Params& p, Source source) {
-  const int64_t scales = static_cast<int64_t>(p.index_k.page_size) * Shape<F>::ROW_BYTES;
-  return p.index_k.data + source.page * p.index_k.page_stride_bytes + scales + source.offset * Shape<F>::SCALE_BYTES;
-}
-
 // Bytes that the scales of the first rows of a half take up in a copy. The page has a multiple of 32 of them, so what is
 // copied beyond the last row lies in the page; nobody uses it.
 template <Format F>
@@ -255,8 +180,8 @@ __device__ __forceinline__ int scale_bytes(int rows) {
 template <Format F>
 __device__ __forceinline__ void copy_half(const Params& p, int lane, uint32_t shared, Source source, int rows, uint32_t full) {
   using S = Shape<F>;
-  const uint8_t* keys = key_address<F>(p, source);
-  const uint8_t* scales = scale_address<F>(p, source);
+  const uint8_t* keys = key_address<F>(p.index_k, source);
+  const uint8_t* scales = scale_address<F>(p.index_k, source);
 #if SM120_TARGET_SM120A
   if (lane == 0 && rows > 0) {
     bulk_load(shared, keys, rows * S::ROW_BYTES, full);
@@ -280,10 +205,10 @@ template <Format F>
 __device__ __forceinline__ void copy_row(const Params& p, int lane, uint32_t shared, Source source) {
   using S = Shape<F>;
   if (source.page < 0) return;
-  const uint8_t* key = key_address<F>(p, source);
+  const uint8_t* key = key_address<F>(p.index_k, source);
 #pragma unroll
   for (int at = 0; at < S::ROW_BYTES; at += COPY_ALIGN) cp_async_16(shared + lane * S::ROW_BYTES + at, key + at);
-  if constexpr (F == Format::FP8) cp_async_4(shared + S::HALF_SCALES + lane * S::SCALE_BYTES, scale_address<F>(p, source));
+  if constexpr (F == Format::FP8) cp_async_4(shared + S::HALF_SCALES + lane * S::SCALE_BYTES, scale_address<F>(p.index_k, source));
 }
 
 __device__ __forceinline__ Source broadcast(Source source, int lane) {
@@ -345,7 +270,7 @@ __device__ __forceinline__ void produce(const Params& p, const Plan<F>& plan, in
         copy_row<F>(p, lane, slot + S::HALF_PITCH, from1);
       }
       if (!bulk_copies(by_halves)) cp_async_mbarrier_arrive_noinc(full_i);
-      if (++stage == S::STAGES) stage = 0, parity ^= 1;
+      if (++stage == STAGES<F>) stage = 0, parity ^= 1;
     }
     done += batch;
     if (done < share.count) window.advance(p, lane, share.begin + done);
@@ -378,89 +303,11 @@ __device__ __forceinline__ void clean(const Params& p, int warp, int lane) {
   }
 }
 
-// What a warp keeps of its query, as the left operand: row g of head block i is head 16i + g, and this lane has the chunks
-// t, t + 4, ... of heads 16i + g and 16i + 8 + g.
-template <Format F>
-struct Query {
-  uint32_t q[HEAD_BLOCKS][Shape<F>::STEPS][4];
-  float weight[HEAD_BLOCKS][2];
-  int len;         // keys that it sees
-  float* logits;   // its row
-
-  __device__ __forceinline__ void load(const Params& p, int lane, int row) {
-    using S = Shape<F>;
-    const int g = lane / 4, t = lane % 4;
-    const uint8_t* from =
-        static_cast<const uint8_t*>(p.index_q) + (static_cast<int64_t>(row) * HEADS + g) * S::ROW_BYTES + t * 16;
-    const float* weights = p.index_weights + static_cast<int64_t>(row) * HEADS + g;
-    len = row_len(p, row);
-    logits = p.index_logits + row * p.stride_logits;
-#pragma unroll
-    for (int i = 0; i < HEAD_BLOCKS; ++i) {
-#pragma unroll
-      for (int chunk = 0; chunk < S::CHUNKS; ++chunk) {
-        // Word by word: 16-byte loads would tie the registers to an order that every product had to undo by moves.
-#pragma unroll
-        for (int r = 0; r < 8; ++r) {
-          const uint8_t* at = from + (i * 16 + r % 2 * 8) * S::ROW_BYTES + chunk * 64 + r / 2 * 4;
-          q[i][2 * chunk + r / 4][r % 4] = __ldg(reinterpret_cast<const uint32_t*>(at));
-        }
-      }
-      weight[i][0] = __ldg(weights + i * 16);
-      weight[i][1] = __ldg(weights + i * 16 + 8);
-    }
-  }
-};
-
-// Weighted head sums, over this lane's 8 heads, of two blocks of 8 keys: .x and .y are columns 2t and 2t + 1 of the first,
-// .z and .w of the second. The addresses are those of this lane's first chunk of the keys in column g.
-template <Format F>
-__device__ __forceinline__ float4 score(const Query<F>& query, uint32_t key0, uint32_t key1) {
-  using S = Shape<F>;
-  float dots[2][HEAD_BLOCKS][4] = {};
-#pragma unroll
-  for (int chunk = 0; chunk < S::CHUNKS; ++chunk) {
-    const uint4 k0 = ld_shared_v4(key0 + chunk * 64), k1 = ld_shared_v4(key1 + chunk * 64);
-    const uint32_t b[2][2][2] = {{{k0.x, k0.y}, {k0.z, k0.w}}, {{k1.x, k1.y}, {k1.z, k1.w}}};
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-#pragma unroll
-      for (int block = 0; block < 2; ++block) {
-#pragma unroll
-        for (int i = 0; i < HEAD_BLOCKS; ++i) {
-          mma_step<F>(dots[block][i], query.q[i][2 * chunk + step], b[block][step], dots[block][i]);
-        }
-      }
-    }
-  }
-  float sum[2][2] = {};
-#pragma unroll
-  for (int i = 0; i < HEAD_BLOCKS; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {   // row g + 8 (j / 2), column 2t + j % 2
-#pragma unroll
-      for (int block = 0; block < 2; ++block) {
-        float& to = sum[block][j % 2];
-        to = fmaf(query.weight[i][j / 2], max_nan(dots[block][i][j], 0.f), to);
-      }
-    }
-  }
-  return {sum[0][0], sum[0][1], sum[1][0], sum[1][1]};
-}
-
-// The sum of a and of b over a pair of lanes: a for the lane whose bit `step` is 0, b for the other.
-__device__ __forceinline__ float fold(float a, float b, int lane, int step) {
-  const bool upper = lane & step;
-  return (upper ? b : a) + shfl_bfly(upper ? a : b, step);
-}
-
 template <Format F>
 __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, int warp, int lane, Share share) {
   using S = Shape<F>;
   const uint32_t ring = shared_address(plan.ring), record = shared_address(plan.record);
   const uint32_t full = shared_address(plan.full), empty = shared_address(plan.empty);
-  const float INF = __int_as_float(0x7f800000);
-  const int g = lane / 4, t = lane % 4, own_half = lane / 16;
   const uint32_t query_index = warp % p.s_q, warps = CONSUMERS / p.s_q;   // of one query
   uint32_t job = warp / p.s_q;
   if (job >= warps || static_cast<int>(job / 2) >= share.count) return;
@@ -469,6 +316,8 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
   int wanted = window.first + __popc(__ballot_sync(~0u, window.end <= share.begin + job / 2));
   int sequence = -1;
   Query<F> query;
+  int len = 0;                // keys that the query sees
+  float* logits = nullptr;    // its row
   uint32_t stage = job / 2, parity = 0;
   for (int tile = job / 2; tile < share.count;) {
     // The first query is loaded while the first keys are under way.
@@ -476,7 +325,10 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
     for (;;) {
       if (wanted != sequence) {
         sequence = wanted;
-        query.load(p, lane, sequence * p.s_q + query_index);
+        const int row = sequence * p.s_q + query_index;
+        query.load(p.index_q, p.index_weights, lane, row);
+        len = row_len(p, row);
+        logits = p.index_logits + row * p.stride_logits;
       }
       wait(full + stage * 8, parity);
       record_i = ld_shared_v4(record + stage * 16);
@@ -484,49 +336,19 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
       if (wanted == sequence) break;
     }
     const int first_key = static_cast<int>(record_i.y);
-    const uint32_t rows0 = record_i.z, rows1 = record_i.w;
-
-    // Column g of key block v is row first_row + 4v of half g % 2; this lane ends up with row own_row of half lane / 16.
-    const int first_row = job % 2 * (HALF / 2) + g / 2, own_row = job % 2 * (HALF / 2) + lane % 16;
-    const uint32_t base = ring + stage * S::STAGE_BYTES;
-    uint32_t key[4];
-#pragma unroll
-    for (int v = 0; v < 4; ++v) key[v] = base + g % 2 * S::HALF_PITCH + (first_row + 4 * v) * S::ROW_BYTES + t * 16;
-    if ((rows0 & rows1) != ~0u) {
-      // Rows that were not loaded: read some row that was, the result is not used.
-      const uint32_t rows = g % 2 ? rows1 : rows0;
-      const uint32_t some = base + t * 16 + (rows0 != 0 ? 0 : S::HALF_PITCH) + (__ffs(rows0 != 0 ? rows0 : rows1) - 1) * S::ROW_BYTES;
-#pragma unroll
-      for (int v = 0; v < 4; ++v) key[v] = rows >> (first_row + 4 * v) & 1 ? key[v] : some;
-    }
-    const bool loaded = (own_half ? rows1 : rows0) >> own_row & 1;
-    // Unrolled where registers allow: then the head sums of some keys run beside the products of others.
-    constexpr int UNROLL = F == Format::FP8 && !WIDE_E4M3 ? 2 : 1;
-    float4 first = {0.f, 0.f, 0.f, 0.f}, second = first;
-    float scale = 1.f;
+    const Tile keys = {ring + stage * S::STAGE_BYTES, record_i.z, record_i.w};
+    const int part = job % 2;
     // A query that ends before this tile scores nothing: what lies in the place of an empty query is not touched either.
-    if ((rows0 | rows1) != 0 && first_key < query.len) {
-#pragma unroll(UNROLL)
-      for (int pair = 0; pair < 2; ++pair) {
-        first = second;
-        second = score<F>(query, pair == 0 ? key[0] : key[2], pair == 0 ? key[1] : key[3]);
-      }
-      if constexpr (F == Format::FP8) {
-        if (loaded) scale = ld_shared_f32(base + own_half * S::HALF_PITCH + S::HALF_SCALES + own_row * 4);
-      }
-    }
+    const Sums sums = score_part<F>(query, keys, part, first_key < len, lane);
     mbarrier_arrive(empty + stage * 8);
-    const float v0 = fold(first.x, first.y, lane, 16), v1 = fold(first.z, first.w, lane, 16);
-    const float v2 = fold(second.x, second.y, lane, 16), v3 = fold(second.z, second.w, lane, 16);
-    const float sum = fold(fold(v0, v2, lane, 8), fold(v1, v3, lane, 8), lane, 4);
-    const float logit = loaded ? sum * scale : -INF;
-    const int position = first_key + own_half * HALF + own_row;
-    if (position < query.len) query.logits[position] = logit;
+    const float logit = logit_of(sums, lane);
+    const int position = first_key + key_in_tile(part, lane);
+    if (position < len) logits[position] = logit;
 
     job += warps;
     stage += job / 2 - tile;
     tile = job / 2;
-    if (stage >= S::STAGES) stage -= S::STAGES, parity ^= 1;
+    if (stage >= STAGES<F>) stage -= STAGES<F>, parity ^= 1;
   }
 }
 
@@ -536,7 +358,7 @@ __device__ __forceinline__ void index_logits(const Params& p) {
   using S = Shape<F>;
   Plan<F>& plan = *reinterpret_cast<Plan<F>*>(shared_raw);
   const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-  if (threadIdx.x < S::STAGES) {
+  if (threadIdx.x < STAGES<F>) {
     // Lane 0 of the producer with the record (and the bytes of bulk copies), each of its lanes with its own copies.
     mbarrier_init(shared_address(&plan.full[threadIdx.x]), bulk_copies(one_page_per_half(p)) ? 1 : 1 + LANES);
     mbarrier_init(shared_address(&plan.empty[threadIdx.x]), 2 * p.s_q * LANES);   // every lane of the jobs of a tile

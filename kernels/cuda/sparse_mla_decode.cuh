@@ -1,5 +1,6 @@
-// What both variants of sparse_mla_decode share: the share of a block, the online softmax, probabilities times values, the
-// epilogue. The pipelines that bring rows into shared memory and the products q . k stand in the two .cu files.
+// What sparse_mla_decode and sparse_mla_prefill share in both variants: the share of a block, the online softmax, probabilities
+// times values, the epilogue. The pipelines that bring rows into shared memory and the products q . k stand in
+// sparse_mla_portable.cuh and sparse_mla_sm120a.cuh.
 //
 // A block of eight warps serves up to 64 heads of one token, so that a kv row is fetched once for all of them.
 //   q . k    warp w holds the query of heads 8w .. 8w + 7 in registers, as the operand b (n = 8 heads), and reads every row
@@ -23,6 +24,9 @@
 
 enum class Format { V4_FP8, BF16 };
 
+// A decode call may cut the rows of a token into splits; a prefill call does not, and may ask for the largest logits.
+enum class Kind { DECODE, PREFILL };
+
 constexpr int LANES = 32;
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * LANES;
@@ -42,6 +46,11 @@ template <int HEAD_TILE>
 constexpr int PROBABILITY_PITCH = HEAD_TILE * 2 + VECTOR;
 
 using Params = Sm120SparseMlaDecodeParams;
+
+template <Kind K>
+__device__ __forceinline__ int split_count(const Params& p) {
+  return K == Kind::PREFILL ? 1 : p.num_splits;
+}
 
 // The same for all lanes by way of a shuffle, so that the assembler knows it and branches on it need no divergent twin.
 __device__ __forceinline__ int warp_index() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / LANES, 0); }
@@ -77,17 +86,18 @@ __device__ __forceinline__ int list_len(const int32_t* lens, int token, int widt
   return lens == nullptr ? width : min(max(__ldg(lens + token), 0), width);
 }
 
-template <int ROWS, int HEAD_TILE>
+template <int ROWS, int HEAD_TILE, Kind K>
 __device__ __forceinline__ Work block_work(const Params& p) {
   Work w;
-  w.token = blockIdx.x / p.num_splits;
-  w.split = blockIdx.x % p.num_splits;
+  const int splits = split_count<K>(p);
+  w.token = blockIdx.x / splits;
+  w.split = blockIdx.x % splits;
   w.head = blockIdx.y * HEAD_TILE;
   w.groups = min(HEAD_TILE, p.h - w.head) / WARP_HEADS;
   w.window_rows = list_len(p.window_lens, w.token, p.window_topk);
   w.rows = w.window_rows + list_len(p.topk_lens, w.token, p.topk);
   const int tiles = (w.rows + ROWS - 1) / ROWS;
-  const int each = tiles / p.num_splits, more = tiles % p.num_splits;
+  const int each = tiles / splits, more = tiles % splits;
   w.first_row = (each * w.split + min(w.split, more)) * ROWS;
   w.tiles = each + (w.split < more ? 1 : 0);
   return w;
@@ -177,11 +187,40 @@ struct Softmax {
   float sum[2] = {0.0f, 0.0f};
 };
 
+// The largest logits of a block's heads so far, base 2; kept by a prefill call only. Lane t of a warp looks after its two heads
+// alone, so that no barrier is needed.
+template <Kind K, int HEAD_TILE>
+struct MaxLogits {
+  alignas(8) float most[HEAD_TILE];
+
+  __device__ __forceinline__ float2& pair(int warp, int lane) {
+    return *reinterpret_cast<float2*>(&most[warp * WARP_HEADS + lane % 4 * 2]);
+  }
+  __device__ __forceinline__ void clear(int warp, int lane) {
+    if (lane < 4) pair(warp, lane) = make_float2(negative_infinity(), negative_infinity());
+  }
+  __device__ __forceinline__ void add(const float (&best)[2], int warp, int lane) {
+    if (lane >= 4) return;
+    float2& so_far = pair(warp, lane);
+    so_far = make_float2(fmaxf(so_far.x, best[0]), fmaxf(so_far.y, best[1]));
+  }
+  __device__ __forceinline__ void store(float* max_logits, int64_t row, int head) const {
+    if (max_logits != nullptr) max_logits[row] = __fmul_rn(most[head], LN_2);
+  }
+};
+template <int HEAD_TILE>
+struct MaxLogits<Kind::DECODE, HEAD_TILE> {
+  __device__ __forceinline__ void clear(int, int) {}
+  __device__ __forceinline__ void add(const float (&)[2], int, int) {}
+  __device__ __forceinline__ void store(float*, int64_t, int) const {}
+};
+
 // Products of a tile to probabilities. s[i][0], [1]: row 16i + g of heads 2t, 2t + 1; [2], [3]: row 16i + 8 + g.
 // valid(row) tells rows of the tile from skipped ones.
-template <int ROWS, int HEAD_TILE, class Valid>
-__device__ __forceinline__ void softmax_tile(const Params& p, Softmax& state, Exchange<ROWS, HEAD_TILE>& x, int buffer,
-                                             const Valid& valid, float (&s)[ROWS / 16][4], int warp, int lane) {
+template <int ROWS, int HEAD_TILE, Kind K, class Valid>
+__device__ __forceinline__ void softmax_tile(const Params& p, Softmax& state, Exchange<ROWS, HEAD_TILE>& x,
+                                             MaxLogits<K, HEAD_TILE>& most, int buffer, const Valid& valid,
+                                             float (&s)[ROWS / 16][4], int warp, int lane) {
   const int g = lane / 4, t = lane % 4;
   const float scale = p.sm_scale * LOG2_E;
   float best[2] = {negative_infinity(), negative_infinity()};
@@ -211,6 +250,7 @@ __device__ __forceinline__ void softmax_tile(const Params& p, Softmax& state, Ex
     state.max[j] = next;
     state.sum[j] *= alpha[j];
   }
+  most.add(best, warp, lane);
 #pragma unroll
   for (int i = 0; i < ROWS / 16; ++i) {
 #pragma unroll
@@ -229,9 +269,10 @@ __device__ __forceinline__ void softmax_tile(const Params& p, Softmax& state, Ex
 }
 
 // After the last tile of a split: denominators for all warps, log-sum-exp to memory.
-template <int ROWS, int HEAD_TILE>
-__device__ __forceinline__ void finish_softmax(const Params& p, const Work& w, Softmax& state, Exchange<ROWS, HEAD_TILE>& x,
-                                               int warp, int lane) {
+template <int ROWS, int HEAD_TILE, Kind K>
+__device__ __forceinline__ void finish_softmax(const Params& p, float* max_logits, const Work& w, Softmax& state,
+                                               Exchange<ROWS, HEAD_TILE>& x, const MaxLogits<K, HEAD_TILE>& most, int warp,
+                                               int lane) {
   const int t = lane % 4;
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -244,7 +285,8 @@ __device__ __forceinline__ void finish_softmax(const Params& p, const Work& w, S
     const float lse2 = empty ? negative_infinity() : __fadd_rn(state.max[j], lg2_approx(sum));
     x.inverse[head] = empty ? 0.0f : rcp_approx(sum);
     const int64_t row = static_cast<int64_t>(w.token) * p.h + w.head + head;
-    if (p.num_splits == 1) {
+    most.store(max_logits, row, head);
+    if (split_count<K>(p) == 1) {
       x.merge[head] = empty ? 0.0f : merged_inverse(1.0f, sink_weight(p.attn_sink, w.head + head, lse2));
       p.lse[row] = merged_lse(1.0f, lse2);
     } else {
@@ -401,10 +443,11 @@ struct Accumulator {
 };
 
 // A split without rows: nothing for split_combine to read but the sentinel; unsplit, the result of no rows.
-__device__ __forceinline__ void store_empty(const Params& p, const Work& w, int warp, int lane) {
+template <Kind K>
+__device__ __forceinline__ void store_empty(const Params& p, float* max_logits, const Work& w, int warp, int lane) {
   for (int head = warp; head < w.groups * WARP_HEADS; head += WARPS) {
     const int64_t row = static_cast<int64_t>(w.token) * p.h + w.head + head;
-    if (p.num_splits > 1) {
+    if (split_count<K>(p) > 1) {
       if (lane == 0) p.lse2_partial[w.split * (static_cast<int64_t>(p.t) * p.h) + row] = negative_infinity();
       continue;
     }
@@ -412,7 +455,21 @@ __device__ __forceinline__ void store_empty(const Params& p, const Work& w, int 
     for (int channel = lane * 8; channel < SM120_D_KV; channel += LANES * 8) {
       *reinterpret_cast<uint4*>(out + channel) = make_uint4(0, 0, 0, 0);
     }
-    if (lane == 0) p.lse[row] = negative_infinity();
+    if (lane == 0) {
+      p.lse[row] = negative_infinity();
+      if (K == Kind::PREFILL && max_logits != nullptr) max_logits[row] = negative_infinity();
+    }
+  }
+}
+
+// Final sums of a block to memory.
+template <Kind K, int ROWS, int HEAD_TILE>
+__device__ __forceinline__ void store_sums(const Params& p, const Work& w, const Accumulator<HEAD_TILE>& sums,
+                                           const Exchange<ROWS, HEAD_TILE>& x, int warp, int lane) {
+  if (split_count<K>(p) == 1) {
+    sums.store_final(p, w, x, warp, lane);
+  } else {
+    sums.store_partial(p, w, x, warp, lane);
   }
 }
 

@@ -27,15 +27,19 @@ use std::sync::LazyLock;
 
 pub use manifest::{Entry, File, Manifest, Resources};
 
-/// An operation of the decode path. Its name is the name of the source, of the PTX and the start of every entry.
+/// An operation. Its name is the name of the source, of the PTX and the start of every entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// Index logits of paged keys.
     IndexLogitsDecode,
+    /// Index logits of ragged queries.
+    IndexLogitsPrefill,
     /// Exact top-k of every row.
     TopkSelect,
     /// Sparse attention over window and compressed rows.
     SparseMlaDecode,
+    /// Sparse attention of many query tokens.
+    SparseMlaPrefill,
     /// Merges the partial results of splits.
     SplitCombine,
     /// Writes KV rows.
@@ -49,11 +53,13 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Every operation, in the order of the decode path.
-    pub const ALL: [Operation; 8] = [
+    /// Every operation, in the order of a layer.
+    pub const ALL: [Operation; 10] = [
         Operation::IndexLogitsDecode,
+        Operation::IndexLogitsPrefill,
         Operation::TopkSelect,
         Operation::SparseMlaDecode,
+        Operation::SparseMlaPrefill,
         Operation::SplitCombine,
         Operation::KvWrite,
         Operation::IndexKWrite,
@@ -66,8 +72,10 @@ impl Operation {
     pub const fn name(self) -> &'static str {
         match self {
             Operation::IndexLogitsDecode => "index_logits_decode",
+            Operation::IndexLogitsPrefill => "index_logits_prefill",
             Operation::TopkSelect => "topk_select",
             Operation::SparseMlaDecode => "sparse_mla_decode",
+            Operation::SparseMlaPrefill => "sparse_mla_prefill",
             Operation::SplitCombine => "split_combine",
             Operation::KvWrite => "kv_write",
             Operation::IndexKWrite => "index_k_write",

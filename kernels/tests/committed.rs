@@ -79,8 +79,10 @@ fn entries_take_the_struct_of_their_operation() {
     for file in &manifest().files {
         let expected = match Operation::from_name(&file.operation).expect("known operation") {
             Operation::IndexLogitsDecode => size_of::<Sm120IndexLogitsDecodeParams>(),
+            Operation::IndexLogitsPrefill => size_of::<Sm120IndexLogitsPrefillParams>(),
             Operation::TopkSelect => size_of::<Sm120TopkSelectParams>(),
             Operation::SparseMlaDecode => size_of::<Sm120SparseMlaDecodeParams>(),
+            Operation::SparseMlaPrefill => size_of::<Sm120SparseMlaPrefillParams>(),
             Operation::SplitCombine => size_of::<Sm120SplitCombineParams>(),
             Operation::KvWrite | Operation::IndexKWrite => size_of::<Sm120CacheWriteParams>(),
             Operation::Linear => size_of::<Sm120LinearParams>(),

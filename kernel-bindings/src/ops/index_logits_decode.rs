@@ -66,16 +66,10 @@ fn blocks(num_sms: u32, b: u32, max_rows: u32) -> u32 {
 }
 
 fn params<D: Device>(device: &D, args: &IndexLogitsDecode<'_, D::Buffer>) -> Sm120IndexLogitsDecodeParams {
-    let Paged { buffer, pages } = args.index_k;
     Sm120IndexLogitsDecodeParams {
         index_q: device.address(args.index_q) as *const _,
         index_weights: device.address(args.index_weights) as *const _,
-        index_k: Sm120PagedCache {
-            data: device.address(buffer) as *const _,
-            page_stride_bytes: pages.page_stride_bytes as i64,
-            num_pages: pages.num_pages as i32,
-            page_size: pages.page_size as i32,
-        },
+        index_k: cache(device, &args.index_k),
         block_table: device.address(args.block_table) as *const _,
         context_lens: device.address(args.context_lens) as *const _,
         index_logits: device.address(args.index_logits) as *mut _,
@@ -89,25 +83,38 @@ fn params<D: Device>(device: &D, args: &IndexLogitsDecode<'_, D::Buffer>) -> Sm1
     }
 }
 
-/// The form of the kernel for these operands, if there is one.
-fn form<D: Device>(ops: &KernelOps<D>, args: &IndexLogitsDecode<'_, D::Buffer>) -> Result<&'static str, OpsError> {
-    if args.index_heads as usize != INDEX_HEADS {
-        let what = format!("{} heads; {INDEX_HEADS} are offered", args.index_heads);
-        return Err(ops.unsupported(Operation::IndexLogitsDecode, what));
+/// The form of a kernel of `operation` for these keys, if there is one.
+pub(super) fn form<D: Device>(
+    ops: &KernelOps<D>,
+    operation: Operation,
+    format: IndexKFormat,
+    index_heads: u32,
+) -> Result<&'static str, OpsError> {
+    if index_heads as usize != INDEX_HEADS {
+        return Err(ops.unsupported(operation, format!("{index_heads} heads; {INDEX_HEADS} are offered")));
     }
-    match args.format {
+    match format {
         IndexKFormat::Fp8 => Ok("fp8"),
         IndexKFormat::Bf16 => Ok("bf16"),
         IndexKFormat::Fp4 | IndexKFormat::F32 { .. } => {
-            let what = format!("{} rows; fp8 and bf16 are offered", args.format.name());
-            Err(ops.unsupported(Operation::IndexLogitsDecode, what))
+            Err(ops.unsupported(operation, format!("{} rows; fp8 and bf16 are offered", format.name())))
         }
+    }
+}
+
+/// The pages of index keys as a kernel takes them.
+pub(super) fn cache<D: Device>(device: &D, index_k: &Paged<'_, D::Buffer>) -> Sm120PagedCache {
+    Sm120PagedCache {
+        data: device.address(index_k.buffer) as *const _,
+        page_stride_bytes: index_k.pages.page_stride_bytes as i64,
+        num_pages: index_k.pages.num_pages as i32,
+        page_size: index_k.pages.page_size as i32,
     }
 }
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexLogitsDecode<'_, D::Buffer>) -> Result<(), OpsError> {
     args.check(|buffer| ops.device().len_bytes(buffer))?;
-    let form = form(ops, &args)?;
+    let form = form(ops, Operation::IndexLogitsDecode, args.format, args.index_heads)?;
     if args.b == 0 {
         return Ok(());
     }
@@ -129,7 +136,7 @@ impl<D: Device> KernelOps<D> {
         split_plan: &D::Buffer,
     ) -> Result<(), OpsError> {
         args.check(|buffer| self.device().len_bytes(buffer))?;
-        let form = form(self, &args)?;
+        let form = form(self, Operation::IndexLogitsDecode, args.format, args.index_heads)?;
         let (expected, got) = (4 * plan.first_tiles.len() as u64, self.device().len_bytes(split_plan));
         if plan.blocks() == 0 || got < expected {
             return Err(OpsError::Operand {

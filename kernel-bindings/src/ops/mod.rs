@@ -3,10 +3,12 @@
 
 mod index_k_write;
 mod index_logits_decode;
+mod index_logits_prefill;
 mod kv_write;
 mod linear;
 mod moe_experts;
 mod sparse_mla_decode;
+mod sparse_mla_prefill;
 mod split_combine;
 mod topk_select;
 
@@ -15,8 +17,8 @@ pub use index_logits_decode::SplitPlan;
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
 use kernels::{Operation, Variant};
 use reference::ops::{
-    Dtype, IndexKWrite, IndexLogitsDecode, KvWrite, Linear, MoeExperts, Ops, OpsError, SparseMlaDecode, SplitCombine,
-    TopkSelect,
+    Dtype, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts, Ops, OpsError,
+    SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -215,12 +217,20 @@ impl<D: Device> Ops for KernelOps<D> {
         index_logits_decode::launch(self, args)
     }
 
+    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, D::Buffer>) -> Result<(), OpsError> {
+        index_logits_prefill::launch(self, args)
+    }
+
     fn topk_select(&self, args: TopkSelect<'_, D::Buffer>) -> Result<(), OpsError> {
         topk_select::launch(self, args)
     }
 
     fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, D::Buffer>) -> Result<(), OpsError> {
         sparse_mla_decode::launch(self, args)
+    }
+
+    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, D::Buffer>) -> Result<(), OpsError> {
+        sparse_mla_prefill::launch(self, args)
     }
 
     fn split_combine(&self, args: SplitCombine<'_, D::Buffer>) -> Result<(), OpsError> {

@@ -33,7 +33,7 @@ impl SparseMlaPlan {
     /// `num_sms` SMs: the split count with the smallest estimate, the smaller one of equals. It depends on shapes only, so
     /// that a captured launch stays right for other lengths.
     pub fn new(num_sms: u32, t: u32, h: u32, rows: u32, tile_rows: u32) -> Self {
-        let head_tile = h.clamp(16, 64);
+        let head_tile = head_tile(h);
         let tiles = rows.div_ceil(tile_rows).max(1);
         let blocks = u64::from(t) * u64::from(h.div_ceil(head_tile));
         let sms = u64::from(num_sms.max(1));
@@ -86,18 +86,64 @@ impl<D: Device> KernelOps<D> {
     }
 }
 
+/// The form of a kernel of `operation` for these operands, if there is one: rows and heads of a block.
+pub(super) fn form<D: Device>(
+    ops: &KernelOps<D>,
+    operation: Operation,
+    args: &SparseMlaDecode<'_, D::Buffer>,
+) -> Result<String, OpsError> {
+    ops.only_bf16(operation, args.dtype)?;
+    ops.attention_heads(operation, args.h)?;
+    match args.format {
+        KvFormat::V4Fp8 | KvFormat::Bf16 => Ok(format!("{}_h{}", args.format.name(), head_tile(args.h))),
+        KvFormat::F32 { .. } => Err(ops.unsupported(operation, "f32 rows; v4_fp8 and bf16 are offered".into())),
+    }
+}
+
+/// Heads of a block for `h` heads.
+pub(super) fn head_tile(h: u32) -> u32 {
+    h.clamp(16, 64)
+}
+
+/// The operands as a kernel takes them, unsplit.
+pub(super) fn params<D: Device>(device: &D, args: &SparseMlaDecode<'_, D::Buffer>) -> Sm120SparseMlaDecodeParams {
+    let slots = |list: &SlotList<'_, D::Buffer>| device.address(list.slots) as *const i32;
+    let lens = |list: &SlotList<'_, D::Buffer>| list.lens.map_or(std::ptr::null(), |l| device.address(l) as *const i32);
+    let second = args.compressed.as_ref();
+    let no_pages = Pages { num_pages: 0, page_size: 1, page_stride_bytes: 0 };
+    Sm120SparseMlaDecodeParams {
+        q: device.address(args.q) as *const _,
+        window_kv: cache(device.address(args.window.cache.buffer), &args.window.cache.pages),
+        compressed_kv: second
+            .map_or_else(|| cache(0, &no_pages), |list| cache(device.address(list.cache.buffer), &list.cache.pages)),
+        window_slots: slots(&args.window),
+        topk_slots: second.map_or(std::ptr::null(), slots),
+        window_lens: lens(&args.window),
+        topk_lens: second.map_or(std::ptr::null(), lens),
+        attn_sink: args.attn_sink.map_or(std::ptr::null(), |sink| device.address(sink) as *const _),
+        out: device.address(args.out) as *mut _,
+        lse: device.address(args.lse) as *mut _,
+        o_partial: std::ptr::null_mut(),
+        lse2_partial: std::ptr::null_mut(),
+        stride_q_t: args.stride_q[0] as i64,
+        stride_q_h: args.stride_q[1] as i64,
+        stride_out_t: args.stride_out[0] as i64,
+        stride_out_h: args.stride_out[1] as i64,
+        stride_window_slots: args.window.stride_slots as i64,
+        stride_topk_slots: second.map_or(0, |list| list.stride_slots as i64),
+        t: args.t as i32,
+        h: args.h as i32,
+        window_topk: args.window.width as i32,
+        topk: second.map_or(0, |list| list.width as i32),
+        num_splits: 1,
+        sm_scale: args.sm_scale,
+    }
+}
+
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SparseMlaDecode<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
     args.check(|buffer| device.len_bytes(buffer))?;
-    ops.only_bf16(Operation::SparseMlaDecode, args.dtype)?;
-    ops.attention_heads(Operation::SparseMlaDecode, args.h)?;
-    let rows = match args.format {
-        KvFormat::V4Fp8 => "v4_fp8",
-        KvFormat::Bf16 => "bf16",
-        KvFormat::F32 { .. } => {
-            return Err(ops.unsupported(Operation::SparseMlaDecode, "f32 rows; v4_fp8 and bf16 are offered".into()));
-        }
-    };
+    let form = form(ops, Operation::SparseMlaDecode, &args)?;
     if args.t == 0 {
         return Ok(());
     }
@@ -117,39 +163,12 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SparseMlaDecode<'_, D:
     };
     let o_partial = scratch(partial_rows * D_KV as u64, "o_partial")?;
     let lse2_partial = scratch(partial_rows, "lse2_partial")?;
-
-    let slots = |list: &SlotList<'_, D::Buffer>| device.address(list.slots) as *const i32;
-    let lens = |list: &SlotList<'_, D::Buffer>| list.lens.map_or(std::ptr::null(), |l| device.address(l) as *const i32);
-    let second = args.compressed.as_ref();
-    let no_pages = Pages { num_pages: 0, page_size: 1, page_stride_bytes: 0 };
     let params = Sm120SparseMlaDecodeParams {
-        q: device.address(args.q) as *const _,
-        window_kv: cache(device.address(args.window.cache.buffer), &args.window.cache.pages),
-        compressed_kv: second
-            .map_or_else(|| cache(0, &no_pages), |list| cache(device.address(list.cache.buffer), &list.cache.pages)),
-        window_slots: slots(&args.window),
-        topk_slots: second.map_or(std::ptr::null(), slots),
-        window_lens: lens(&args.window),
-        topk_lens: second.map_or(std::ptr::null(), lens),
-        attn_sink: args.attn_sink.map_or(std::ptr::null(), |sink| device.address(sink) as *const _),
-        out: device.address(args.out) as *mut _,
-        lse: device.address(args.lse) as *mut _,
         o_partial: device.address(&o_partial) as *mut _,
         lse2_partial: device.address(&lse2_partial) as *mut _,
-        stride_q_t: args.stride_q[0] as i64,
-        stride_q_h: args.stride_q[1] as i64,
-        stride_out_t: args.stride_out[0] as i64,
-        stride_out_h: args.stride_out[1] as i64,
-        stride_window_slots: args.window.stride_slots as i64,
-        stride_topk_slots: second.map_or(0, |list| list.stride_slots as i64),
-        t: args.t as i32,
-        h: args.h as i32,
-        window_topk: args.window.width as i32,
-        topk: second.map_or(0, |list| list.width as i32),
         num_splits: plan.num_splits as i32,
-        sm_scale: args.sm_scale,
+        ..params(device, &args)
     };
-    let form = format!("{rows}_h{}", plan.head_tile);
     let grid = [args.t * plan.num_splits, args.h.div_ceil(plan.head_tile), 1];
     ops.run(Operation::SparseMlaDecode, &form, grid, &params)?;
     if plan.num_splits == 1 {
