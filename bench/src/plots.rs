@@ -108,3 +108,45 @@ pub fn recall(rows: &[RecallRow], path: &Path) -> io::Result<()> {
         .map_err(failed)?;
     root.present().map_err(failed)
 }
+
+/// Groups of bars from 0, one group per label, one bar per series.
+pub fn bars(caption: &str, y: &str, series: &[&str], groups: &[(String, Vec<f64>)], path: &Path) -> io::Result<()> {
+    let most = groups.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max).max(1e-9);
+    let root = SVGBackend::new(path, SIZE).into_drawing_area();
+    root.fill(&WHITE).map_err(failed)?;
+    let mut chart = ChartBuilder::on(&root)
+        .caption(caption, ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(70)
+        .build_cartesian_2d(-0.5..groups.len() as f64 - 0.5, 0.0..most * 1.1)
+        .map_err(failed)?;
+    let label = |x: &f64| {
+        let at = x.round();
+        let near = (x - at).abs() < 1e-6 && at >= 0.0;
+        near.then(|| groups.get(at as usize)).flatten().map(|(name, _)| name.clone()).unwrap_or_default()
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(2 * groups.len() + 1)
+        .x_label_formatter(&label)
+        .y_desc(y)
+        .draw()
+        .map_err(failed)?;
+    let width = 0.8 / series.len().max(1) as f64;
+    for (number, name) in series.iter().enumerate() {
+        let color = Palette99::pick(number).to_rgba();
+        let bar = |(group, (_, values)): (usize, &(String, Vec<f64>))| {
+            let left = group as f64 - 0.4 + number as f64 * width;
+            Rectangle::new([(left, 0.0), (left + 0.92 * width, values[number])], color.filled())
+        };
+        chart
+            .draw_series(groups.iter().enumerate().map(bar))
+            .map_err(failed)?
+            .label(*name)
+            .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 12, y + 4)], color.filled()));
+    }
+    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw().map_err(failed)?;
+    root.present().map_err(failed)
+}

@@ -1,0 +1,485 @@
+//! End-to-end runs: closed-loop clients against an engine, latencies and throughput, compared across runs.
+
+use crate::report::table;
+use crate::serving::{ModelArgs, Serving, ServingError, Setup, progress_bar};
+use clap::Args;
+use engine::engine::EngineError;
+use engine::ids::{SequenceId, TokenId};
+use engine::scheduler::{AddError, SchedulerStats};
+use engine::sequence::{Event, FinishReason, Request};
+use engine::step::Sampling;
+use engine::tokenizer::{Tokenizer, TokenizerError};
+use reference::rng::Rng;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use thiserror::Error;
+
+/// Options of `e2e`.
+#[derive(Debug, Clone, Args)]
+pub struct E2eArgs {
+    /// Model and device.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Clients that each keep one request going, comma-separated: one run per number.
+    #[arg(long, value_delimiter = ',', default_value = "1,32", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub concurrency: Vec<u32>,
+    /// Tokens of a prompt, or a range `FROM..TO` (end excluded) from which each request draws.
+    #[arg(long, default_value = "64..192", value_name = "N|FROM..TO", value_parser = parse_range)]
+    pub prompt_tokens: (u32, u32),
+    /// Tokens to generate per request.
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub new_tokens: u32,
+    /// Requests of a run; default: 2 per client, at least 4.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub requests: Option<u32>,
+    /// Prompts from this text, consecutive pieces, instead of random tokens.
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Seed of prompts and sampling.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Randomness of sampling; 0 takes the likeliest token.
+    #[arg(long, default_value_t = 0.0, value_name = "T", value_parser = parse_temperature)]
+    pub temperature: f32,
+    /// Go on behind end-of-text tokens.
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Folder of the report.
+    #[arg(long, default_value = "results/local/e2e", value_name = "DIR")]
+    pub report: PathBuf,
+    /// Also write the figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Print two earlier runs (files of --json) side by side and stop.
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    pub compare: Option<Vec<PathBuf>>,
+}
+
+fn parse_range(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || format!("expected a number or FROM..TO with 1 <= FROM < TO, got `{text}`");
+    let number = |part: &str| part.parse::<u32>().map_err(|_| wrong());
+    let (from, to) = match text.split_once("..") {
+        Some((from, to)) => (number(from)?, number(to)?),
+        None => (number(text)?, number(text)?.checked_add(1).ok_or_else(wrong)?),
+    };
+    if from >= 1 && from < to { Ok((from, to)) } else { Err(wrong()) }
+}
+
+/// A temperature on the command line.
+pub(crate) fn parse_temperature(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(t) if t.is_finite() && t >= 0.0 => Ok(t),
+        _ => Err(format!("expected a finite number from 0, got `{text}`")),
+    }
+}
+
+/// Why a run did not happen.
+#[derive(Debug, Error)]
+pub enum E2eError {
+    /// No engine.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// A step failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A request was refused.
+    #[error("request {number}: {source}")]
+    Refused {
+        /// Its number.
+        number: usize,
+        /// Why.
+        source: AddError,
+    },
+    /// Tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A file.
+    #[error("{}: {message}", path.display())]
+    File {
+        /// Path.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+}
+
+/// Percentiles of a latency, milliseconds; 0 where nothing was measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// Median.
+    pub p50: f64,
+    /// 90 %.
+    pub p90: f64,
+    /// 99 %.
+    pub p99: f64,
+}
+
+impl Percentiles {
+    /// Nearest-rank percentiles.
+    pub fn of(values: &mut [f64]) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| match values.len() {
+            0 => 0.0,
+            n => values[((share * n as f64).ceil() as usize).clamp(1, n) - 1],
+        };
+        Self { p50: at(0.5), p90: at(0.9), p99: at(0.99) }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Clients.
+    pub concurrency: u32,
+    /// Requests.
+    pub requests: usize,
+    /// Requests that did not finish.
+    pub errors: usize,
+    /// Prompt tokens, those from the prefix cache included.
+    pub prompt_tokens: u64,
+    /// Prompt tokens that the prefix cache had.
+    pub cached_tokens: u64,
+    /// Generated tokens.
+    pub output_tokens: u64,
+    /// First submission to last token, seconds.
+    pub seconds: f64,
+    /// `output_tokens / seconds`.
+    pub output_tokens_per_s: f64,
+    /// All tokens, prompts included, per second.
+    pub total_tokens_per_s: f64,
+    /// Time to first token.
+    pub ttft_ms: Percentiles,
+    /// Time per output token of a request, the first excluded.
+    pub tpot_ms: Percentiles,
+    /// Time between two tokens of a request.
+    pub itl_ms: Percentiles,
+    /// Steps.
+    pub steps: u64,
+    /// Requests that lost their pages and started again.
+    pub preempted: u64,
+    /// Hash of all generated tokens, in the order of the requests: equal for equal texts.
+    pub checksum: String,
+}
+
+/// All runs of a command.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct E2eReport {
+    /// What ran.
+    pub setup: Setup,
+    /// Machine.
+    pub machine: Vec<(String, String)>,
+    /// Runs.
+    pub runs: Vec<Run>,
+}
+
+/// Prompts of a run.
+fn prompts(
+    args: &E2eArgs,
+    serving: &Serving,
+    count: usize,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<Vec<TokenId>>, E2eError> {
+    let (from, to) = args.prompt_tokens;
+    let mut rng = Rng::named(args.seed, "prompts");
+    let vocab = serving.config.vocab_size;
+    let text = match &args.text {
+        None => None,
+        Some(path) => {
+            let wrong = |message: String| E2eError::File { path: path.clone(), message };
+            let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+            let tokens = tokenizer.encode(&text)?;
+            if tokens.is_empty() {
+                return Err(wrong("expected text, got none".into()));
+            }
+            Some(tokens)
+        }
+    };
+    let mut at = 0;
+    let prompts = (0..count).map(|_| {
+        let len = from + rng.below(u64::from(to - from)) as u32;
+        (0..len)
+            .map(|_| match &text {
+                None => TokenId(rng.below(u64::from(vocab)) as u32),
+                Some(tokens) => {
+                    at += 1;
+                    tokens[(at - 1) % tokens.len()]
+                }
+            })
+            .collect()
+    });
+    Ok(prompts.collect())
+}
+
+/// Times of one request, seconds since the run began.
+#[derive(Debug, Default)]
+struct Client {
+    number: usize,
+    submitted: f64,
+    tokens: Vec<(u32, f64)>,
+}
+
+/// FNV-1a over 64 bits.
+fn checksum(texts: &[Vec<u32>]) -> String {
+    let bytes = texts.iter().flat_map(|text| text.iter().copied().chain([u32::MAX])).flat_map(u32::to_le_bytes);
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
+/// Closed-loop clients: each submits its next request when the one before has ended.
+pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool) -> Result<Run, E2eError> {
+    let requests = args.requests.map_or((2 * concurrency as usize).max(4), |n| n as usize);
+    let tokenizer = Tokenizer::open(Path::new(&serving.setup.model), &serving.config)?;
+    let prompts = prompts(args, serving, requests, &tokenizer)?;
+    let stop =
+        if args.ignore_eos { Vec::new() } else { serving.config.eos_ids.iter().map(|&id| TokenId(id)).collect() };
+    // A run does not profit from the one before.
+    serving.engine.clear_prefix();
+    let before: SchedulerStats = serving.engine.scheduler().stats();
+    let bar = progress_bar(requests as u64 * u64::from(args.new_tokens), "tokens", !quiet);
+    let start = Instant::now();
+    let now = || start.elapsed().as_secs_f64();
+
+    let mut waiting = prompts.iter().enumerate();
+    let mut clients: HashMap<SequenceId, Client> = HashMap::new();
+    let mut submit = |serving: &mut Serving, clients: &mut HashMap<SequenceId, Client>, at: f64| {
+        let Some((number, prompt)) = waiting.next() else { return Ok(()) };
+        let request = Request {
+            prompt: prompt.clone(),
+            max_tokens: args.new_tokens,
+            stop: stop.clone(),
+            sampling: Sampling { temperature: args.temperature, seed: args.seed.wrapping_add(number as u64) },
+        };
+        let id = serving.engine.add(request).map_err(|source| E2eError::Refused { number, source })?;
+        clients.insert(id, Client { number, submitted: at, tokens: Vec::new() });
+        Ok::<(), E2eError>(())
+    };
+    for _ in 0..concurrency {
+        submit(serving, &mut clients, now())?;
+    }
+    let mut texts = vec![Vec::new(); requests];
+    let (mut ttft, mut tpot, mut itl) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut errors, mut cached, mut last) = (0, 0, 0.0);
+    let mut events = Vec::new();
+    while serving.engine.has_work() {
+        serving.engine.turn(&mut events)?;
+        let at = now();
+        for event in events.drain(..) {
+            match event {
+                Event::Token { sequence, token, .. } => {
+                    bar.inc(1);
+                    last = at;
+                    clients.get_mut(&sequence).expect("a client's request").tokens.push((token.0, at));
+                }
+                Event::Finished { sequence, reason, usage } => {
+                    let client = clients.remove(&sequence).expect("a client's request");
+                    errors += usize::from(matches!(reason, FinishReason::Failed(_) | FinishReason::Cancelled));
+                    cached += u64::from(usage.cached_tokens);
+                    let times: Vec<f64> = client.tokens.iter().map(|(_, at)| *at).collect();
+                    if let (Some(first), Some(end)) = (times.first(), times.last()) {
+                        ttft.push(1e3 * (first - client.submitted));
+                        if times.len() > 1 {
+                            tpot.push(1e3 * (end - first) / (times.len() - 1) as f64);
+                        }
+                    }
+                    itl.extend(times.windows(2).map(|pair| 1e3 * (pair[1] - pair[0])));
+                    texts[client.number] = client.tokens.iter().map(|(token, _)| *token).collect();
+                    submit(serving, &mut clients, at)?;
+                }
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let after = serving.engine.scheduler().stats();
+    let output_tokens: u64 = texts.iter().map(|text| text.len() as u64).sum();
+    let prompt_tokens: u64 = prompts.iter().map(|prompt| prompt.len() as u64).sum();
+    Ok(Run {
+        concurrency,
+        requests,
+        errors,
+        prompt_tokens,
+        cached_tokens: cached,
+        output_tokens,
+        seconds: last,
+        output_tokens_per_s: output_tokens as f64 / last.max(1e-9),
+        total_tokens_per_s: (output_tokens + prompt_tokens) as f64 / last.max(1e-9),
+        ttft_ms: Percentiles::of(&mut ttft),
+        tpot_ms: Percentiles::of(&mut tpot),
+        itl_ms: Percentiles::of(&mut itl),
+        steps: after.steps - before.steps,
+        preempted: after.preempted - before.preempted,
+        checksum: checksum(&texts),
+    })
+}
+
+/// Every run of the command.
+pub fn all(args: &E2eArgs, quiet: bool) -> Result<E2eReport, E2eError> {
+    let checkpoint = args.model.checkpoint()?;
+    let context = (args.prompt_tokens.1 - 1).saturating_add(args.new_tokens);
+    let mut model = args.model.clone();
+    model.max_running = model.max_running.max(args.concurrency.iter().copied().max().unwrap_or(1));
+    model.max_batch_tokens = model.max_batch_tokens.max(2 * model.max_running);
+    let mut serving = model.start(checkpoint, context, quiet)?;
+    let mut runs = Vec::new();
+    for &concurrency in &args.concurrency {
+        runs.push(run(&mut serving, args, concurrency, quiet)?);
+    }
+    Ok(E2eReport { setup: serving.setup, machine: crate::report::machine_facts(), runs })
+}
+
+impl E2eReport {
+    /// Throughput and latencies, one line per run.
+    pub fn table(&self) -> String {
+        let of = |p: &Percentiles| format!("{:.1} / {:.1} / {:.1}", p.p50, p.p90, p.p99);
+        let rows = self.runs.iter().map(|r| {
+            [
+                r.concurrency.to_string(),
+                r.requests.to_string(),
+                r.errors.to_string(),
+                format!("{:.1}", r.output_tokens_per_s),
+                format!("{:.1}", r.total_tokens_per_s),
+                of(&r.ttft_ms),
+                of(&r.tpot_ms),
+                of(&r.itl_ms),
+                r.checksum.clone(),
+            ]
+        });
+        let head = [
+            "C",
+            "requests",
+            "errors",
+            "output tok/s",
+            "all tok/s",
+            "TTFT ms p50 / p90 / p99",
+            "TPOT ms p50 / p90 / p99",
+            "ITL ms p50 / p90 / p99",
+            "token checksum",
+        ];
+        table(head, rows)
+    }
+
+    /// One line that says what ran.
+    pub fn headline(&self) -> String {
+        let Setup { model, device, tp, activations, kv, index_k, schedule, mtp, cache_bytes } = &self.setup;
+        let word = |value: &dyn Fn() -> serde_json::Result<serde_json::Value>| {
+            value().ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+        };
+        format!(
+            "{model} on {device}, {tp} rank(s), activations {activations}, KV {}, index K {}, {} schedule{}, caches {:.1} MiB \
+             per rank",
+            word(&|| serde_json::to_value(kv)),
+            word(&|| serde_json::to_value(index_k)),
+            word(&|| serde_json::to_value(schedule)),
+            if *mtp { ", one draft token per step" } else { "" },
+            *cache_bytes as f64 / (1 << 20) as f64,
+        )
+    }
+
+    /// Writes README.md, runs.json and plots; the README's path.
+    pub fn write(&self, folder: &Path, command: &str) -> Result<PathBuf, E2eError> {
+        let wrong = |path: &Path| {
+            let path = path.to_path_buf();
+            move |error: std::io::Error| E2eError::File { path, message: error.to_string() }
+        };
+        std::fs::create_dir_all(folder).map_err(wrong(folder))?;
+        let mut text = format!("# End-to-end run\n\n```\n{command}\n```\n\n{}\n\n{}\n", self.headline(), self.table());
+        for (fact, value) in &self.machine {
+            text.push_str(&format!("* {fact}: {value}\n"));
+        }
+        text.push_str("\n![output tokens per second](throughput.svg)\n![latencies](latency.svg)\n");
+        let readme = folder.join("README.md");
+        std::fs::write(&readme, text).map_err(wrong(&readme))?;
+        let json = folder.join("runs.json");
+        std::fs::write(&json, self.json() + "\n").map_err(wrong(&json))?;
+        let bars = |points: Vec<(String, Vec<f64>)>, series: &[&str], caption, y, file: &str| {
+            let path = folder.join(file);
+            crate::plots::bars(caption, y, series, &points, &path).map_err(wrong(&path))
+        };
+        let label = |run: &Run| format!("C={}", run.concurrency);
+        let throughput = self.runs.iter().map(|r| (label(r), vec![r.output_tokens_per_s, r.total_tokens_per_s]));
+        let series = ["output", "output and prompt"];
+        bars(throughput.collect(), &series, "throughput", "tokens per second", "throughput.svg")?;
+        let latency = self.runs.iter().map(|r| {
+            (label(r), vec![r.ttft_ms.p50, r.ttft_ms.p99, r.tpot_ms.p50, r.tpot_ms.p99, r.itl_ms.p50, r.itl_ms.p99])
+        });
+        let series = ["TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99", "ITL p50", "ITL p99"];
+        bars(latency.collect(), &series, "latencies", "milliseconds", "latency.svg")?;
+        Ok(readme)
+    }
+
+    /// The report as JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report is plain data")
+    }
+
+    /// Whether every request of every run finished.
+    pub fn passes(&self) -> bool {
+        self.runs.iter().all(|run| run.errors == 0)
+    }
+}
+
+/// The part of a JSON report that comparisons need.
+#[derive(Debug, Deserialize)]
+struct Recorded {
+    runs: Vec<Run>,
+}
+
+/// Two recorded runs side by side, B over A.
+pub fn compare(a: &Path, b: &Path) -> Result<String, E2eError> {
+    let read = |path: &Path| -> Result<Recorded, E2eError> {
+        let wrong = |message: String| E2eError::File { path: path.to_path_buf(), message };
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+        serde_json::from_str(&text).map_err(|e| wrong(format!("expected a report of `sm120 e2e --json`: {e}")))
+    };
+    let (first, second) = (read(a)?, read(b)?);
+    let pairs: Vec<(&Run, &Run)> = first
+        .runs
+        .iter()
+        .filter_map(|run| Some((run, second.runs.iter().find(|other| other.concurrency == run.concurrency)?)))
+        .collect();
+    if pairs.is_empty() {
+        let message = format!("expected a run with the concurrency of one in {}, got none", a.display());
+        return Err(E2eError::File { path: b.to_path_buf(), message });
+    }
+    let ratio = |a: f64, b: f64| format!("{a:.1} -> {b:.1} ({:.2}x)", b / a);
+    let rows = pairs.into_iter().map(|(a, b)| {
+        [
+            a.concurrency.to_string(),
+            ratio(a.output_tokens_per_s, b.output_tokens_per_s),
+            ratio(a.ttft_ms.p50, b.ttft_ms.p50),
+            ratio(a.tpot_ms.p50, b.tpot_ms.p50),
+            ratio(a.itl_ms.p99, b.itl_ms.p99),
+            if a.checksum == b.checksum { "equal".into() } else { "DIFFERENT".into() },
+        ]
+    });
+    Ok(table(["C", "output tok/s", "TTFT p50 ms", "TPOT p50 ms", "ITL p99 ms", "tokens"], rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        assert_eq!(parse_range("128"), Ok((128, 129)));
+        assert_eq!(parse_range("64..192"), Ok((64, 192)));
+        for wrong in ["0", "9..9", "9..3", "a", "..", "1..", "4294967295", "-1"] {
+            assert!(parse_range(wrong).is_err_and(|e| e.contains(wrong)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let mut values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(Percentiles::of(&mut values), Percentiles { p50: 50.0, p90: 90.0, p99: 99.0 });
+        assert_eq!(Percentiles::of(&mut []), Percentiles::default());
+        assert_eq!(Percentiles::of(&mut [7.0]), Percentiles { p50: 7.0, p90: 7.0, p99: 7.0 });
+    }
+
+    #[test]
+    fn a_checksum_knows_where_a_text_ends() {
+        assert_ne!(checksum(&[vec![1, 2], vec![3]]), checksum(&[vec![1], vec![2, 3]]));
+        assert_ne!(checksum(&[vec![], vec![1]]), checksum(&[vec![1], vec![]]));
+    }
+}

@@ -1,0 +1,402 @@
+//! An engine out of command-line choices: checkpoint, device, formats, pools.
+
+use crate::cli::DeviceKind;
+use clap::{Args, ValueEnum};
+use engine::checkpoint::make::{Make, Store};
+use engine::checkpoint::{Checkpoint, CheckpointError};
+use engine::collective::Collective;
+use engine::config::ModelConfig;
+use engine::engine::{Engine, Schedule};
+use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
+use engine::model::cache::Caches;
+use engine::model::{Limits, LoadError, Model, Numerics, Parts, RankShape, WeightStorage, load};
+use engine::pools::PoolSizes;
+use engine::runner::{RunError, Runner};
+use engine::scheduler::{Scheduler, SchedulerConfig, SchedulerError};
+use indicatif::{ProgressBar, ProgressStyle};
+use kernel_bindings::cuda::Cuda;
+use kernel_bindings::device::{Device, DeviceError};
+use kernel_bindings::emulated::{Emulated, EmulatedConfig};
+use kernel_bindings::host::HostOps;
+use kernel_bindings::ops::KernelOps;
+use reference::ops::{Dtype, IndexKFormat, KvFormat, Ops, OpsError, ScaleRule};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Type of activations on the command line.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+pub enum Activations {
+    F32,
+    Bf16,
+}
+
+/// Format of KV rows on the command line.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kv {
+    F32,
+    Bf16,
+    #[value(name = "v4_fp8")]
+    V4Fp8,
+}
+
+/// Format of index keys on the command line.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IndexK {
+    F32,
+    Bf16,
+    Fp8,
+    /// fp8 with power-of-two scales and no Hadamard transform
+    Fp8pow2,
+    Fp4,
+}
+
+/// When the host decides about the next step.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    Lockstep,
+    Overlap,
+}
+
+/// A model and how it is run.
+#[derive(Debug, Clone, Args)]
+pub struct ModelArgs {
+    /// Checkpoint folder (config.json, safetensors); default: a random one of --preset.
+    #[arg(long, value_name = "DIR", conflicts_with = "preset")]
+    pub model: Option<PathBuf>,
+    /// Sizes of the random checkpoint: tiny, mini, flash-N-layers.
+    #[arg(long, default_value = "mini", value_name = "NAME")]
+    pub preset: String,
+    /// Seed of the random checkpoint.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub model_seed: u64,
+    /// Where the model runs; default: a card if there is one, else the host.
+    #[arg(long, value_enum, env = "SM120_DEVICE")]
+    pub device: Option<DeviceKind>,
+    /// Ranks that share heads and experts.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub tp: u32,
+    /// Activations between operations; default: f32 on the host, bf16 elsewhere.
+    #[arg(long, value_enum)]
+    pub activations: Option<Activations>,
+    /// KV rows; default: v4_fp8 where a head has 512 channels, else f32.
+    #[arg(long, value_enum)]
+    pub kv: Option<Kv>,
+    /// Index keys; default: fp8 where they have 128 channels, else f32.
+    #[arg(long, value_enum)]
+    pub index_k: Option<IndexK>,
+    /// Decide about a step while the one before runs, or after it.
+    #[arg(long, value_enum, default_value_t = ScheduleKind::Overlap)]
+    pub schedule: ScheduleKind,
+    /// Draft one token per step with the checkpoint's MTP layer; the text stays the same.
+    #[arg(long)]
+    pub mtp: bool,
+    /// Tokens of a step at most.
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub max_batch_tokens: u32,
+    /// Requests that run at once at most.
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub max_running: u32,
+    /// Do not keep pages of finished beginnings.
+    #[arg(long)]
+    pub no_prefix_cache: bool,
+}
+
+/// Why there is no engine.
+#[derive(Debug, Error)]
+pub enum ServingError {
+    /// Preset name.
+    #[error("--preset: expected tiny, mini or flash-N-layers (N from 1 to 43), got `{0}`")]
+    Preset(String),
+    /// A choice that the model cannot take.
+    #[error("{option}: expected {expected}, got {got}")]
+    Choice {
+        /// Option.
+        option: &'static str,
+        /// What is accepted.
+        expected: String,
+        /// What was asked for.
+        got: String,
+    },
+    /// Checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Sharding.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Cache sizes.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// Scheduler limits.
+    #[error(transparent)]
+    Scheduler(#[from] SchedulerError),
+    /// Start of the ranks.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// An operation.
+    #[error(transparent)]
+    Ops(#[from] OpsError),
+}
+
+/// What an engine was built from, for reports.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setup {
+    /// Checkpoint folder.
+    pub model: String,
+    /// Device kind.
+    pub device: String,
+    /// Ranks.
+    pub tp: u32,
+    /// `f32`, `bf16`
+    pub activations: String,
+    /// KV rows.
+    pub kv: Kv,
+    /// Index keys.
+    pub index_k: IndexK,
+    /// Host schedule.
+    pub schedule: ScheduleKind,
+    /// Speculation.
+    pub mtp: bool,
+    /// Bytes of the caches of one rank.
+    pub cache_bytes: u64,
+}
+
+/// An engine ready for requests.
+#[derive(Debug)]
+pub struct Serving {
+    /// The engine.
+    pub engine: Engine,
+    /// Sizes of the model.
+    pub config: ModelConfig,
+    /// What it was built from.
+    pub setup: Setup,
+}
+
+/// The configuration of a preset.
+pub fn preset(name: &str) -> Result<ModelConfig, ServingError> {
+    let layers = |name: &str| name.strip_prefix("flash-")?.strip_suffix("-layers")?.parse::<u32>().ok();
+    match name {
+        "tiny" => Ok(ModelConfig::tiny()),
+        "mini" => Ok(ModelConfig::mini()),
+        _ => layers(name).and_then(ModelConfig::flash_layers).ok_or_else(|| ServingError::Preset(name.to_owned())),
+    }
+}
+
+impl ModelArgs {
+    /// Opens the checkpoint, or makes the preset's once under `results/local/checkpoints`.
+    pub fn checkpoint(&self) -> Result<Checkpoint, ServingError> {
+        if let Some(dir) = &self.model {
+            return Ok(Checkpoint::open(dir)?);
+        }
+        let config = preset(&self.preset)?;
+        let dir = Path::new("results/local/checkpoints").join(format!("{}-seed-{}", self.preset, self.model_seed));
+        if let Ok(checkpoint) = Checkpoint::open(&dir)
+            && *checkpoint.config() == config
+        {
+            return Ok(checkpoint);
+        }
+        let _ = std::fs::remove_dir_all(&dir);
+        let make = Make { config: &config, seed: self.model_seed, store: Store::Fp8Fp4, shard_bytes: 1 << 30 };
+        let bar = progress_bar(make.bytes(), "checkpoint", true);
+        make.run(&dir, |bytes| bar.inc(bytes))?;
+        bar.finish_and_clear();
+        Ok(Checkpoint::open(&dir)?)
+    }
+
+    /// The device that is used.
+    pub fn device(&self) -> DeviceKind {
+        self.device.unwrap_or_else(|| if Cuda::open(0).is_ok() { DeviceKind::Cuda } else { DeviceKind::Host })
+    }
+
+    fn formats(&self, config: &ModelConfig) -> (Activations, Kv, IndexK) {
+        let host = self.device() == DeviceKind::Host;
+        let activations = self.activations.unwrap_or(if host { Activations::F32 } else { Activations::Bf16 });
+        let kv = self.kv.unwrap_or(if config.head_dim == 512 { Kv::V4Fp8 } else { Kv::F32 });
+        let index_k = self.index_k.unwrap_or(if config.index_head_dim == 128 { IndexK::Fp8 } else { IndexK::F32 });
+        (activations, kv, index_k)
+    }
+
+    /// The formats of a run.
+    pub fn numerics(&self, config: &ModelConfig) -> Result<Numerics, ServingError> {
+        let (activations, kv, index_k) = self.formats(config);
+        let fixed = |option, plain: bool, channels: u32, needed: u32| {
+            if plain || channels == needed {
+                return Ok(());
+            }
+            let expected = format!("f32 for rows of {channels} channels (the other formats are for {needed})");
+            Err(ServingError::Choice { option, expected, got: "another format".into() })
+        };
+        fixed("--kv", kv == Kv::F32, config.head_dim, 512)?;
+        fixed("--index-k", index_k == IndexK::F32, config.index_head_dim, 128)?;
+        let host = self.device() == DeviceKind::Host;
+        Ok(Numerics {
+            activations: match activations {
+                Activations::F32 => Dtype::F32,
+                Activations::Bf16 => Dtype::Bf16,
+            },
+            weights: if host { WeightStorage::F32 } else { WeightStorage::Stored },
+            kv: match kv {
+                Kv::F32 => KvFormat::F32 { d: config.head_dim },
+                Kv::Bf16 => KvFormat::Bf16,
+                Kv::V4Fp8 => KvFormat::V4Fp8,
+            },
+            index_k: match index_k {
+                IndexK::F32 => IndexKFormat::F32 { d: config.index_head_dim },
+                IndexK::Bf16 => IndexKFormat::Bf16,
+                IndexK::Fp8 | IndexK::Fp8pow2 => IndexKFormat::Fp8,
+                IndexK::Fp4 => IndexKFormat::Fp4,
+            },
+            scale_rule: if index_k == IndexK::Fp8pow2 { ScaleRule::PowerOfTwo } else { ScaleRule::Exact },
+        })
+    }
+
+    /// Loads the model and starts its ranks. Pools hold `max_running` texts of `context` tokens.
+    pub fn start(&self, checkpoint: Checkpoint, context: u32, quiet: bool) -> Result<Serving, ServingError> {
+        let config = checkpoint.config().clone();
+        if self.mtp && config.mtp_layers == 0 {
+            let expected = "a checkpoint with an MTP layer".to_owned();
+            return Err(ServingError::Choice { option: "--mtp", expected, got: "one without".into() });
+        }
+        if context > config.max_position {
+            let expected = format!("at most {} tokens, the model's positions", config.max_position);
+            return Err(ServingError::Choice { option: "context", expected, got: context.to_string() });
+        }
+        let numerics = self.numerics(&config)?;
+        RankShape::new(&config, 0, self.tp)?;
+        let shape = CacheShape::ring_per_request(config.window, self.mtp);
+        let geometry = CacheGeometry::new(&config, shape, numerics.kv, numerics.index_k, u32::from(self.mtp))?;
+        let limits = SchedulerConfig {
+            max_batch_tokens: self.max_batch_tokens,
+            max_running: self.max_running,
+            chunk_tokens: self.max_batch_tokens,
+            max_context: context,
+            prefix_cache: !self.no_prefix_cache,
+            speculation: self.mtp,
+        };
+        let sizes = PoolSizes {
+            compressed_pages: self.max_running * shape.compressed_pages(context),
+            window_pages: self.max_running * shape.max_window_pages(self.max_batch_tokens.min(context)),
+            request_slots: self.max_running,
+        };
+        let scheduler = Scheduler::new(limits, shape, sizes)?;
+        let limits = Limits {
+            tokens: self.max_batch_tokens,
+            sequences: self.max_running,
+            logits_rows: self.max_running * if self.mtp { 2 } else { 1 },
+            context,
+        };
+        let model = checkpoint.dir().display().to_string();
+        let cache_bytes = geometry.buffers(sizes).iter().map(|buffer| buffer.bytes).sum();
+        let checkpoint = Arc::new(checkpoint);
+        let plan = Plan { checkpoint, numerics, geometry, sizes, limits, tp: self.tp, mtp: self.mtp };
+        let bar = progress_bar(plan.checkpoint.tensors().count() as u64, "weights", !quiet);
+        let kind = self.device();
+        let runner = match kind {
+            DeviceKind::Host => plan.start(&bar, |_| Ok(HostOps))?,
+            DeviceKind::Emulated => plan.start(&bar, |_| Ok(KernelOps::new(Emulated::new(EmulatedConfig::fast()))))?,
+            DeviceKind::Cuda => {
+                // Absence is said before threads start.
+                let name = Cuda::open(0)?.properties().name.clone();
+                tracing_name(&name);
+                plan.start(&bar, |rank| {
+                    Cuda::open(rank as usize)
+                        .map(KernelOps::new)
+                        .map_err(|error| OpsError::Device { device: "cuda".into(), message: error.to_string() })
+                })?
+            }
+        };
+        bar.finish_and_clear();
+        let schedule = match self.schedule {
+            ScheduleKind::Lockstep => Schedule::Lockstep,
+            ScheduleKind::Overlap => Schedule::Overlap,
+        };
+        let (activations, kv, index_k) = self.formats(&config);
+        let setup = Setup {
+            model,
+            device: kind.name().to_owned(),
+            tp: self.tp,
+            activations: match activations {
+                Activations::F32 => "f32".into(),
+                Activations::Bf16 => "bf16".into(),
+            },
+            kv,
+            index_k,
+            schedule: if self.mtp { ScheduleKind::Lockstep } else { self.schedule },
+            mtp: self.mtp,
+            cache_bytes,
+        };
+        Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup })
+    }
+}
+
+fn tracing_name(name: &str) {
+    eprintln!("device: {name}");
+}
+
+/// What every rank is built from.
+#[derive(Clone)]
+struct Plan {
+    checkpoint: Arc<Checkpoint>,
+    numerics: Numerics,
+    geometry: CacheGeometry,
+    sizes: PoolSizes,
+    limits: Limits,
+    tp: u32,
+    mtp: bool,
+}
+
+impl Plan {
+    fn start<O: Ops + 'static>(
+        &self,
+        bar: &ProgressBar,
+        open: impl Fn(u32) -> Result<O, OpsError> + Send + Sync + 'static,
+    ) -> Result<Runner, RunError> {
+        let (plan, bar) = (self.clone(), bar.clone());
+        Runner::start(self.tp, self.geometry.shape, move |rank, collective| {
+            let failed = |source: OpsError| RunError::Load(source.into());
+            let ops = open(rank).map_err(failed)?;
+            plan.model(ops, rank, collective, &bar)
+        })
+    }
+
+    fn model<O: Ops>(
+        &self,
+        ops: O,
+        rank: u32,
+        collective: Box<dyn Collective<O>>,
+        bar: &ProgressBar,
+    ) -> Result<Model<O>, RunError> {
+        let failed = |source: OpsError| RunError::Load(source.into());
+        let config = self.checkpoint.config().clone();
+        let ranks = RankShape::new(&config, rank, self.tp)?;
+        let done = |tensors: u64| {
+            if rank == 0 {
+                bar.inc(tensors);
+            }
+        };
+        let weights = load(&ops, &self.checkpoint, &self.numerics, &ranks, &self.limits, self.mtp, &done)?;
+        let caches = Caches::new(&ops, &self.geometry, self.sizes).map_err(failed)?;
+        let (numerics, limits) = (self.numerics, self.limits);
+        Model::new(ops, Parts { config, numerics, shape: ranks, limits, weights, caches, collective }).map_err(failed)
+    }
+}
+
+/// A bar on a terminal; nothing elsewhere or when hidden.
+pub fn progress_bar(len: u64, what: &'static str, shown: bool) -> ProgressBar {
+    if !shown {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{msg:12} [{bar:32}] {pos}/{len} {eta}").expect("a valid template");
+    ProgressBar::new(len).with_style(style).with_message(what)
+}

@@ -1,0 +1,7 @@
+//! The whole model against values of an outside implementation, and against itself: pieces, batches, ranks, devices.
+
+mod equal;
+mod formats;
+mod plain;
+mod rig;
+mod serve;
