@@ -1,5 +1,7 @@
 //! Command line of `sm120`.
 
+use crate::e2e::E2eArgs;
+use crate::generate::GenerateArgs;
 use crate::plan::parse_bytes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -29,6 +31,10 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Judge the operations of a device against the reference.
     Parity(ParityArgs),
+    /// Run closed-loop clients against the engine: throughput and latencies.
+    E2e(E2eArgs),
+    /// Print one completion as it comes.
+    Generate(GenerateArgs),
     /// Remove every wait, barrier, fence and arrive from the kernels' PTX in turn; each removal must be noticed.
     Mutants(MutantsArgs),
     /// Bytes of the cache term by term, and the tokens and sequences that fit into a card.

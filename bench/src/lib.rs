@@ -3,12 +3,15 @@
 
 pub mod cli;
 pub mod devices;
+pub mod e2e;
+pub mod generate;
 pub mod job;
 pub mod mutants;
 pub mod parity;
 pub mod plan;
 pub mod plots;
 pub mod report;
+pub mod serving;
 pub mod shapes;
 pub mod steps;
 pub mod timed;

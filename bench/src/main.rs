@@ -1,10 +1,12 @@
 //! `sm120`: see [`bench::cli`].
 
 use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs, PlanArgs};
+use bench::e2e::{self, E2eArgs};
+use bench::generate::{self, GenerateArgs};
 use bench::report::{self, Report};
 use bench::{devices, job, mutants, plan};
 use clap::Parser;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -25,6 +27,7 @@ macro_rules! out {
 }
 
 macro_rules! outln {
+    () => { write_out(format_args!("\n")) };
     ($($text:tt)*) => { write_out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
         None => main_job(&cli.report, cli.json.as_deref()),
         Some(Command::Devices(args)) => list_devices(&args),
         Some(Command::Parity(args)) => parity(&args),
+        Some(Command::E2e(args)) => end_to_end(&args),
+        Some(Command::Generate(args)) => completion(&args),
         Some(Command::Mutants(args)) => mutation_score(&args),
         Some(Command::Plan(args)) => memory_plan(&args),
     };
@@ -91,6 +96,39 @@ fn parity(args: &ParityArgs) -> Result<bool, Failure> {
     print_parity(&report);
     write_json(args.json.as_deref(), &report)?;
     Ok(report.failures().next().is_none())
+}
+
+fn end_to_end(args: &E2eArgs) -> Result<bool, Failure> {
+    if let Some([a, b]) = args.compare.as_deref() {
+        out!("{}", e2e::compare(a, b)?);
+        return Ok(true);
+    }
+    check_json(args.json.as_deref())?;
+    let report = e2e::all(args, !std::io::stderr().is_terminal())?;
+    outln!("{}\n\n{}", report.headline(), report.table());
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let readme = report.write(&args.report, &format!("sm120 {command}"))?;
+    write_json(args.json.as_deref(), &report)?;
+    outln!("report: {}", readme.display());
+    Ok(report.passes())
+}
+
+fn completion(args: &GenerateArgs) -> Result<bool, Failure> {
+    let done = generate::run(args, |piece| {
+        out!("{piece}");
+        // A terminal shows a line at its end otherwise; write_out has reported a closed pipe.
+        let _ = std::io::stdout().flush();
+    })?;
+    outln!();
+    let seconds = done.all.as_secs_f64();
+    eprintln!(
+        "{} prompt tokens, {} generated in {seconds:.2} s, first after {:.0} ms ({:?})",
+        done.usage.prompt_tokens,
+        done.usage.generated_tokens,
+        1e3 * done.first.as_secs_f64(),
+        done.reason,
+    );
+    Ok(true)
 }
 
 fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
