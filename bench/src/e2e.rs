@@ -57,6 +57,22 @@ pub struct E2eArgs {
     pub compare: Option<Vec<PathBuf>>,
 }
 
+impl E2eArgs {
+    /// Options as they would stand on the command line.
+    ///
+    /// # Panics
+    /// If they do not parse.
+    pub fn parse(options: &[&str]) -> Self {
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            args: E2eArgs,
+        }
+        let words = std::iter::once(&"e2e").chain(options);
+        <Command as clap::Parser>::try_parse_from(words).expect("options that parse").args
+    }
+}
+
 fn parse_range(text: &str) -> Result<(u32, u32), String> {
     let wrong = || format!("expected a number or FROM..TO with 1 <= FROM < TO, got `{text}`");
     let number = |part: &str| part.parse::<u32>().map_err(|_| wrong());
@@ -413,9 +429,10 @@ impl E2eReport {
         serde_json::to_string_pretty(self).expect("a report is plain data")
     }
 
-    /// Whether every request of every run finished.
+    /// Whether every request of every run finished, and all runs of equal prompts gave equal texts.
     pub fn passes(&self) -> bool {
-        self.runs.iter().all(|run| run.errors == 0)
+        let equal = |a: &Run, b: &Run| a.requests != b.requests || a.checksum == b.checksum;
+        self.runs.iter().all(|run| run.errors == 0) && self.runs.windows(2).all(|pair| equal(&pair[0], &pair[1]))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the commands do, without printing: they make a [`Report`].
 
 use crate::cli::{CaseSize, DeviceKind, ParityArgs};
+use crate::e2e::{self, E2eArgs, E2eError, E2eReport};
 use crate::parity::{self, Plan};
 use crate::report::{ParityRow, RecallRow, Report, machine_facts};
 use crate::{devices, shapes, steps};
@@ -28,6 +29,9 @@ pub enum JobError {
     /// An operation failed outside a case.
     #[error(transparent)]
     Ops(#[from] OpsError),
+    /// The engine failed.
+    #[error(transparent)]
+    E2e(#[from] E2eError),
     /// A real shape did not run.
     #[error("{0}")]
     Shape(String),
@@ -103,12 +107,29 @@ pub fn main_job() -> Result<Report, JobError> {
     let plan = Plan { cases: all, data_seed: DATA_SEED, seeds: (0..SCHEDULE_SEEDS).collect() };
     let mut report = Report { command: "cargo run --release".into(), machine: machine_facts(), ..Report::default() };
     judge_present(&plan, &mut report);
+    eprintln!("mini model end to end");
+    report.e2e = Some(end_to_end()?);
     eprintln!("attention steps, recall, real shapes");
     report.steps = steps::host()?;
     report.recall = recall_rows()?;
     report.shapes = shapes::emulated().map_err(JobError::Shape)?;
     report.seconds = start.elapsed().as_secs_f64();
     Ok(report)
+}
+
+/// The mini model at C = 1 and C = 32 on the default device: prompts of 32 to 95 tokens, 16 new ones.
+fn end_to_end() -> Result<E2eReport, E2eError> {
+    let args = E2eArgs::parse(&[
+        "--concurrency",
+        "1,32",
+        "--prompt-tokens",
+        "32..96",
+        "--new-tokens",
+        "16",
+        "--requests",
+        "32",
+    ]);
+    e2e::all(&args, true)
 }
 
 /// Queries per context length: each is a text of its own, a few dozen give the mean to about 0.2 %.

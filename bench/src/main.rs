@@ -1,7 +1,7 @@
 //! `sm120`: see [`bench::cli`].
 
 use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs, PlanArgs};
-use bench::e2e::{self, E2eArgs};
+use bench::e2e::{self, E2eArgs, E2eReport};
 use bench::generate::{self, GenerateArgs};
 use bench::report::{self, Report};
 use bench::{devices, job, mutants, plan};
@@ -186,6 +186,9 @@ fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
     let report = job::main_job()?;
     print_parity(&report);
     outln!("\nrecall of the exact top-512 by index-K format\n{}", report.recall_table());
+    if let Some(e2e) = &report.e2e {
+        outln!("\nend to end: {}\n{}", e2e.headline(), e2e.table());
+    }
     outln!("decode attention step of one ratio-4 layer\n{}", report.steps_table());
     outln!("real shapes on the emulator\n{}", report.shapes_table());
     let readme = report.write(folder).map_err(|e| format!("cannot write the report to {}: {e}", folder.display()))?;
@@ -193,5 +196,9 @@ fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
     let failed = report.failures().count();
     let verdict = if failed == 0 { "all passed".to_owned() } else { format!("{failed} FAILED") };
     outln!("{} parity cases, {verdict}; {:.1} s; report: {}", report.parity.len(), report.seconds, readme.display());
-    Ok(failed == 0 && !report.parity.is_empty())
+    let served = report.e2e.as_ref().is_some_and(E2eReport::passes);
+    if !served {
+        outln!("end to end: requests FAILED, or C = 1 and C = 32 gave different texts");
+    }
+    Ok(failed == 0 && !report.parity.is_empty() && served)
 }

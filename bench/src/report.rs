@@ -1,5 +1,6 @@
 //! Rows of the reports and the files made of them: Markdown, CSV, JSON.
 
+use crate::e2e::E2eReport;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -122,6 +123,8 @@ pub struct Report {
     pub shapes: Vec<ShapeRow>,
     /// Attention steps.
     pub steps: Vec<StepRow>,
+    /// End-to-end runs of the mini model on the default device.
+    pub e2e: Option<E2eReport>,
     /// Devices that could not be judged, and why.
     pub absent: Vec<(String, String)>,
     /// Wall time of the whole run, seconds.
@@ -223,6 +226,9 @@ impl Report {
         if !self.shapes.is_empty() {
             let _ = writeln!(text, "\n## Real shapes on the emulator\n");
             text.push_str(&self.shapes_table());
+        }
+        if let Some(e2e) = &self.e2e {
+            let _ = writeln!(text, "\n## End to end\n\n{}\n\n{}", e2e.headline(), e2e.table());
         }
         if !self.steps.is_empty() {
             let _ = writeln!(text, "\n## Decode attention step of one ratio-4 layer\n");
