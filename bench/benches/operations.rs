@@ -52,7 +52,7 @@ fn small() -> Vec<Bench> {
     let bytes = 2 * (640 * 584 + 2 * 64 * 1024);
     list.push(bench("v4_fp8 2 x 640, 64 heads", "sparse_mla_decode", bytes, Problem::SparseMlaDecode(Box::new(mla))));
     // The remaining operations are small: their largest ordinary case serves.
-    for op in ["split_combine", "kv_write", "index_k_write"] {
+    for op in ["split_combine", "kv_write", "index_k_write", "norm_rope", "hadamard", "index_q_quantise", "compress"] {
         let case = cases::all(Size::Full).into_iter().rfind(|case| case.op == op);
         let prepared = case.expect("every operation has cases").prepare(1);
         list.push(Bench { prepared, label: "largest case", min_bytes: 0 });

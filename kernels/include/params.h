@@ -201,3 +201,72 @@ typedef struct {
   float limit;                    // not negative; infinity for none
   int32_t reserved;               // 0
 } Sm120MoeExpertsParams;
+
+// ---------------------------------------------------------------------------------------------- norm_rope
+// out = x / sqrt(mean(x^2) + eps) * weight per token and head, rounded, then the last d_rope channels turned in pairs.
+typedef struct {
+  const void* x;                  // rows [t] of [h, d] bf16, stride_x apart
+  const float* weight;            // [d] f32, or null: 1
+  const float* rope_table;        // [max_positions, d_rope / 2, 2] f32: cosine, sine
+  const int32_t* positions;       // [t] s32; outside 0..max_positions: the row does not turn
+  void* out;                      // rows [t] of [h, d] bf16, stride_out apart
+  int64_t stride_x, stride_out;   // multiples of 8
+  int32_t t;
+  int32_t h;
+  int32_t d;                      // multiple of 8
+  int32_t d_rope;                 // multiple of 8; 0: nothing turns, table and positions are not looked at
+  int32_t max_positions;
+  int32_t normed;                 // 0 | 1
+  int32_t inverse;                // 0 | 1: turn back
+  float eps;
+} Sm120NormRopeParams;
+
+// ---------------------------------------------------------------------------------------------- hadamard
+// out[r] = scale * H x[r], H[i][j] = (-1)^popcount(i & j)
+typedef struct {
+  const void* x;                  // [rows, d] bf16
+  void* out;                      // [rows, d] bf16
+  int32_t rows;
+  int32_t d;                      // power of two, 8..256
+  float scale;                    // d^-1/2
+  int32_t reserved;               // 0
+} Sm120HadamardParams;
+
+// ---------------------------------------------------------------------------------------------- index_q_quantise
+// Index queries in the form of the index keys; index_weights = weights * weight_scale, times the query's scale for fp8.
+typedef struct {
+  const void* q;                  // [t, h, 128] bf16
+  const void* weights;            // rows [t] of [h] bf16, stride_weights apart
+  void* index_q;                  // [t, h] of 128 e4m3 | 128 bf16 | 64 bytes of e2m1 and 4 ue8m0
+  float* index_weights;           // [t, h] f32
+  int64_t stride_weights;
+  int32_t t;
+  int32_t h;
+  float weight_scale;
+  int32_t scale_pow2;             // fp8: 1 = round the scale up to a power of two
+} Sm120IndexQQuantiseParams;
+
+// ---------------------------------------------------------------------------------------------- compress
+// Rows pooled out of batch and state (compress_pool), then the state of the batch (compress_write). w = d, 2 d with overlap.
+typedef struct {
+  const float* kv_gate;           // rows [t] of [2 w] f32, stride_kv_gate apart: values, gates
+  const float* ape;               // [ratio, w] f32, added to the gates
+  float* state;                   // [num_state_pages * ring_rows, 2 w] f32: values, gates with ape
+  const int32_t* state_table;     // [b, max_state_pages] s32; ids outside 0..num_state_pages count as -1
+  const int32_t* positions;       // [t] s32; negative: padding
+  const int32_t* seq;             // [t] s32; outside 0..b: padding
+  const int32_t* cu_seqlens;      // [b + 1] s32
+  const int32_t* row_tokens;      // [n] s32; outside 0..t: the row is zeros
+  void* out;                      // [n, d] bf16
+  int64_t stride_kv_gate;         // multiple of 4
+  int32_t t;
+  int32_t b;
+  int32_t n;
+  int32_t ratio;
+  int32_t d;                      // multiple of 4
+  int32_t overlap;                // 0 | 1
+  int32_t max_state_pages;
+  int32_t num_state_pages;
+  int32_t state_page_tokens;
+  int32_t ring_rows;              // num_state_pages * ring_rows fits 31 bits
+} Sm120CompressParams;

@@ -3,14 +3,18 @@ use crate::{Operation, Variant};
 
 #[rustfmt::skip]
 pub(crate) const PTX: &[(Operation, Variant, &str)] = &[
+    (Operation::Compress, Variant::Sm89, include_str!("../ptx/compress_sm89.ptx")),
+    (Operation::Hadamard, Variant::Sm89, include_str!("../ptx/hadamard_sm89.ptx")),
     (Operation::IndexKWrite, Variant::Sm89, include_str!("../ptx/index_k_write_sm89.ptx")),
     (Operation::IndexLogitsDecode, Variant::Sm120a, include_str!("../ptx/index_logits_decode_sm120a.ptx")),
     (Operation::IndexLogitsDecode, Variant::Sm89, include_str!("../ptx/index_logits_decode_sm89.ptx")),
     (Operation::IndexLogitsPrefill, Variant::Sm120a, include_str!("../ptx/index_logits_prefill_sm120a.ptx")),
     (Operation::IndexLogitsPrefill, Variant::Sm89, include_str!("../ptx/index_logits_prefill_sm89.ptx")),
+    (Operation::IndexQQuantise, Variant::Sm89, include_str!("../ptx/index_q_quantise_sm89.ptx")),
     (Operation::KvWrite, Variant::Sm89, include_str!("../ptx/kv_write_sm89.ptx")),
     (Operation::Linear, Variant::Sm89, include_str!("../ptx/linear_sm89.ptx")),
     (Operation::MoeExperts, Variant::Sm89, include_str!("../ptx/moe_experts_sm89.ptx")),
+    (Operation::NormRope, Variant::Sm89, include_str!("../ptx/norm_rope_sm89.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm120a, include_str!("../ptx/sparse_mla_decode_sm120a.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm89, include_str!("../ptx/sparse_mla_decode_sm89.ptx")),
     (Operation::SparseMlaPrefill, Variant::Sm120a, include_str!("../ptx/sparse_mla_prefill_sm120a.ptx")),

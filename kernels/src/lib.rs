@@ -50,11 +50,19 @@ pub enum Operation {
     Linear,
     /// Routed experts.
     MoeExperts,
+    /// Norm and rotation of rows.
+    NormRope,
+    /// Hadamard transform of rows.
+    Hadamard,
+    /// Index queries in the form of the index keys.
+    IndexQQuantise,
+    /// One step of a compressor.
+    Compress,
 }
 
 impl Operation {
     /// Every operation, in the order of a layer.
-    pub const ALL: [Operation; 10] = [
+    pub const ALL: [Operation; 14] = [
         Operation::IndexLogitsDecode,
         Operation::IndexLogitsPrefill,
         Operation::TopkSelect,
@@ -65,6 +73,10 @@ impl Operation {
         Operation::IndexKWrite,
         Operation::Linear,
         Operation::MoeExperts,
+        Operation::NormRope,
+        Operation::Hadamard,
+        Operation::IndexQQuantise,
+        Operation::Compress,
     ];
 
     /// The name, as in `cuda/<name>.cu`.
@@ -81,6 +93,10 @@ impl Operation {
             Operation::IndexKWrite => "index_k_write",
             Operation::Linear => "linear",
             Operation::MoeExperts => "moe_experts",
+            Operation::NormRope => "norm_rope",
+            Operation::Hadamard => "hadamard",
+            Operation::IndexQQuantise => "index_q_quantise",
+            Operation::Compress => "compress",
         }
     }
 

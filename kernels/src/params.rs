@@ -460,3 +460,160 @@ const _: () = {
     ["Offset of field: Sm120MoeExpertsParams::reserved"]
         [::core::mem::offset_of!(Sm120MoeExpertsParams, reserved) - 132usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120NormRopeParams {
+    pub x: *const ::core::ffi::c_void,
+    pub weight: *const f32,
+    pub rope_table: *const f32,
+    pub positions: *const i32,
+    pub out: *mut ::core::ffi::c_void,
+    pub stride_x: i64,
+    pub stride_out: i64,
+    pub t: i32,
+    pub h: i32,
+    pub d: i32,
+    pub d_rope: i32,
+    pub max_positions: i32,
+    pub normed: i32,
+    pub inverse: i32,
+    pub eps: f32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120NormRopeParams"][::core::mem::size_of::<Sm120NormRopeParams>() - 88usize];
+    ["Alignment of Sm120NormRopeParams"][::core::mem::align_of::<Sm120NormRopeParams>() - 8usize];
+    ["Offset of field: Sm120NormRopeParams::x"][::core::mem::offset_of!(Sm120NormRopeParams, x) - 0usize];
+    ["Offset of field: Sm120NormRopeParams::weight"][::core::mem::offset_of!(Sm120NormRopeParams, weight) - 8usize];
+    ["Offset of field: Sm120NormRopeParams::rope_table"]
+        [::core::mem::offset_of!(Sm120NormRopeParams, rope_table) - 16usize];
+    ["Offset of field: Sm120NormRopeParams::positions"]
+        [::core::mem::offset_of!(Sm120NormRopeParams, positions) - 24usize];
+    ["Offset of field: Sm120NormRopeParams::out"][::core::mem::offset_of!(Sm120NormRopeParams, out) - 32usize];
+    ["Offset of field: Sm120NormRopeParams::stride_x"]
+        [::core::mem::offset_of!(Sm120NormRopeParams, stride_x) - 40usize];
+    ["Offset of field: Sm120NormRopeParams::stride_out"]
+        [::core::mem::offset_of!(Sm120NormRopeParams, stride_out) - 48usize];
+    ["Offset of field: Sm120NormRopeParams::t"][::core::mem::offset_of!(Sm120NormRopeParams, t) - 56usize];
+    ["Offset of field: Sm120NormRopeParams::h"][::core::mem::offset_of!(Sm120NormRopeParams, h) - 60usize];
+    ["Offset of field: Sm120NormRopeParams::d"][::core::mem::offset_of!(Sm120NormRopeParams, d) - 64usize];
+    ["Offset of field: Sm120NormRopeParams::d_rope"][::core::mem::offset_of!(Sm120NormRopeParams, d_rope) - 68usize];
+    ["Offset of field: Sm120NormRopeParams::max_positions"]
+        [::core::mem::offset_of!(Sm120NormRopeParams, max_positions) - 72usize];
+    ["Offset of field: Sm120NormRopeParams::normed"][::core::mem::offset_of!(Sm120NormRopeParams, normed) - 76usize];
+    ["Offset of field: Sm120NormRopeParams::inverse"][::core::mem::offset_of!(Sm120NormRopeParams, inverse) - 80usize];
+    ["Offset of field: Sm120NormRopeParams::eps"][::core::mem::offset_of!(Sm120NormRopeParams, eps) - 84usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120HadamardParams {
+    pub x: *const ::core::ffi::c_void,
+    pub out: *mut ::core::ffi::c_void,
+    pub rows: i32,
+    pub d: i32,
+    pub scale: f32,
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120HadamardParams"][::core::mem::size_of::<Sm120HadamardParams>() - 32usize];
+    ["Alignment of Sm120HadamardParams"][::core::mem::align_of::<Sm120HadamardParams>() - 8usize];
+    ["Offset of field: Sm120HadamardParams::x"][::core::mem::offset_of!(Sm120HadamardParams, x) - 0usize];
+    ["Offset of field: Sm120HadamardParams::out"][::core::mem::offset_of!(Sm120HadamardParams, out) - 8usize];
+    ["Offset of field: Sm120HadamardParams::rows"][::core::mem::offset_of!(Sm120HadamardParams, rows) - 16usize];
+    ["Offset of field: Sm120HadamardParams::d"][::core::mem::offset_of!(Sm120HadamardParams, d) - 20usize];
+    ["Offset of field: Sm120HadamardParams::scale"][::core::mem::offset_of!(Sm120HadamardParams, scale) - 24usize];
+    ["Offset of field: Sm120HadamardParams::reserved"]
+        [::core::mem::offset_of!(Sm120HadamardParams, reserved) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120IndexQQuantiseParams {
+    pub q: *const ::core::ffi::c_void,
+    pub weights: *const ::core::ffi::c_void,
+    pub index_q: *mut ::core::ffi::c_void,
+    pub index_weights: *mut f32,
+    pub stride_weights: i64,
+    pub t: i32,
+    pub h: i32,
+    pub weight_scale: f32,
+    pub scale_pow2: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120IndexQQuantiseParams"][::core::mem::size_of::<Sm120IndexQQuantiseParams>() - 56usize];
+    ["Alignment of Sm120IndexQQuantiseParams"][::core::mem::align_of::<Sm120IndexQQuantiseParams>() - 8usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::q"][::core::mem::offset_of!(Sm120IndexQQuantiseParams, q) - 0usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::weights"]
+        [::core::mem::offset_of!(Sm120IndexQQuantiseParams, weights) - 8usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::index_q"]
+        [::core::mem::offset_of!(Sm120IndexQQuantiseParams, index_q) - 16usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::index_weights"]
+        [::core::mem::offset_of!(Sm120IndexQQuantiseParams, index_weights) - 24usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::stride_weights"]
+        [::core::mem::offset_of!(Sm120IndexQQuantiseParams, stride_weights) - 32usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::t"][::core::mem::offset_of!(Sm120IndexQQuantiseParams, t) - 40usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::h"][::core::mem::offset_of!(Sm120IndexQQuantiseParams, h) - 44usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::weight_scale"]
+        [::core::mem::offset_of!(Sm120IndexQQuantiseParams, weight_scale) - 48usize];
+    ["Offset of field: Sm120IndexQQuantiseParams::scale_pow2"]
+        [::core::mem::offset_of!(Sm120IndexQQuantiseParams, scale_pow2) - 52usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120CompressParams {
+    pub kv_gate: *const f32,
+    pub ape: *const f32,
+    pub state: *mut f32,
+    pub state_table: *const i32,
+    pub positions: *const i32,
+    pub seq: *const i32,
+    pub cu_seqlens: *const i32,
+    pub row_tokens: *const i32,
+    pub out: *mut ::core::ffi::c_void,
+    pub stride_kv_gate: i64,
+    pub t: i32,
+    pub b: i32,
+    pub n: i32,
+    pub ratio: i32,
+    pub d: i32,
+    pub overlap: i32,
+    pub max_state_pages: i32,
+    pub num_state_pages: i32,
+    pub state_page_tokens: i32,
+    pub ring_rows: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120CompressParams"][::core::mem::size_of::<Sm120CompressParams>() - 120usize];
+    ["Alignment of Sm120CompressParams"][::core::mem::align_of::<Sm120CompressParams>() - 8usize];
+    ["Offset of field: Sm120CompressParams::kv_gate"][::core::mem::offset_of!(Sm120CompressParams, kv_gate) - 0usize];
+    ["Offset of field: Sm120CompressParams::ape"][::core::mem::offset_of!(Sm120CompressParams, ape) - 8usize];
+    ["Offset of field: Sm120CompressParams::state"][::core::mem::offset_of!(Sm120CompressParams, state) - 16usize];
+    ["Offset of field: Sm120CompressParams::state_table"]
+        [::core::mem::offset_of!(Sm120CompressParams, state_table) - 24usize];
+    ["Offset of field: Sm120CompressParams::positions"]
+        [::core::mem::offset_of!(Sm120CompressParams, positions) - 32usize];
+    ["Offset of field: Sm120CompressParams::seq"][::core::mem::offset_of!(Sm120CompressParams, seq) - 40usize];
+    ["Offset of field: Sm120CompressParams::cu_seqlens"]
+        [::core::mem::offset_of!(Sm120CompressParams, cu_seqlens) - 48usize];
+    ["Offset of field: Sm120CompressParams::row_tokens"]
+        [::core::mem::offset_of!(Sm120CompressParams, row_tokens) - 56usize];
+    ["Offset of field: Sm120CompressParams::out"][::core::mem::offset_of!(Sm120CompressParams, out) - 64usize];
+    ["Offset of field: Sm120CompressParams::stride_kv_gate"]
+        [::core::mem::offset_of!(Sm120CompressParams, stride_kv_gate) - 72usize];
+    ["Offset of field: Sm120CompressParams::t"][::core::mem::offset_of!(Sm120CompressParams, t) - 80usize];
+    ["Offset of field: Sm120CompressParams::b"][::core::mem::offset_of!(Sm120CompressParams, b) - 84usize];
+    ["Offset of field: Sm120CompressParams::n"][::core::mem::offset_of!(Sm120CompressParams, n) - 88usize];
+    ["Offset of field: Sm120CompressParams::ratio"][::core::mem::offset_of!(Sm120CompressParams, ratio) - 92usize];
+    ["Offset of field: Sm120CompressParams::d"][::core::mem::offset_of!(Sm120CompressParams, d) - 96usize];
+    ["Offset of field: Sm120CompressParams::overlap"][::core::mem::offset_of!(Sm120CompressParams, overlap) - 100usize];
+    ["Offset of field: Sm120CompressParams::max_state_pages"]
+        [::core::mem::offset_of!(Sm120CompressParams, max_state_pages) - 104usize];
+    ["Offset of field: Sm120CompressParams::num_state_pages"]
+        [::core::mem::offset_of!(Sm120CompressParams, num_state_pages) - 108usize];
+    ["Offset of field: Sm120CompressParams::state_page_tokens"]
+        [::core::mem::offset_of!(Sm120CompressParams, state_page_tokens) - 112usize];
+    ["Offset of field: Sm120CompressParams::ring_rows"]
+        [::core::mem::offset_of!(Sm120CompressParams, ring_rows) - 116usize];
+};

@@ -87,6 +87,10 @@ fn entries_take_the_struct_of_their_operation() {
             Operation::KvWrite | Operation::IndexKWrite => size_of::<Sm120CacheWriteParams>(),
             Operation::Linear => size_of::<Sm120LinearParams>(),
             Operation::MoeExperts => size_of::<Sm120MoeExpertsParams>(),
+            Operation::NormRope => size_of::<Sm120NormRopeParams>(),
+            Operation::Hadamard => size_of::<Sm120HadamardParams>(),
+            Operation::IndexQQuantise => size_of::<Sm120IndexQQuantiseParams>(),
+            Operation::Compress => size_of::<Sm120CompressParams>(),
         };
         for entry in &file.entries {
             assert_eq!(entry.parameter_bytes as usize, expected, "{}", entry.name);

@@ -1,12 +1,16 @@
 //! The operations on a device: one file each, and each does the same three things: the contract's `check`, the
 //! parameter struct, the launch.
 
+mod compress;
+mod hadamard;
 mod index_k_write;
 mod index_logits_decode;
 mod index_logits_prefill;
+mod index_q_quantise;
 mod kv_write;
 mod linear;
 mod moe_experts;
+mod norm_rope;
 mod sparse_mla_decode;
 mod sparse_mla_prefill;
 mod split_combine;
@@ -17,8 +21,8 @@ pub use index_logits_decode::SplitPlan;
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
 use kernels::{Operation, Variant};
 use reference::ops::{
-    Dtype, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, KvWrite, Linear, MoeExperts, Ops, OpsError,
-    SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
+    Compress, Dtype, Hadamard, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, IndexQQuantise, KvWrite, Linear,
+    MoeExperts, NormRope, Ops, OpsError, SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -251,5 +255,21 @@ impl<D: Device> Ops for KernelOps<D> {
 
     fn moe_experts(&self, args: MoeExperts<'_, D::Buffer>) -> Result<(), OpsError> {
         moe_experts::launch(self, args)
+    }
+
+    fn norm_rope(&self, args: NormRope<'_, D::Buffer>) -> Result<(), OpsError> {
+        norm_rope::launch(self, args)
+    }
+
+    fn hadamard(&self, args: Hadamard<'_, D::Buffer>) -> Result<(), OpsError> {
+        hadamard::launch(self, args)
+    }
+
+    fn index_q_quantise(&self, args: IndexQQuantise<'_, D::Buffer>) -> Result<(), OpsError> {
+        index_q_quantise::launch(self, args)
+    }
+
+    fn compress(&self, args: Compress<'_, D::Buffer>) -> Result<(), OpsError> {
+        compress::launch(self, args)
     }
 }

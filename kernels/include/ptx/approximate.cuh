@@ -21,3 +21,10 @@ __device__ __forceinline__ float rcp_approx(float a) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a));
   return d;
 }
+
+// rsqrt.approx.ftz.f32: 1 / sqrt(a), relative error at most 2^-22.9; 1 / sqrt(inf) = 0.
+__device__ __forceinline__ float rsqrt_approx(float a) {
+  float d;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(a));
+  return d;
+}

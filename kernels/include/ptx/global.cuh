@@ -23,3 +23,12 @@ __device__ __forceinline__ void st_global_v2(void* address, uint32_t low, uint32
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(address)), "r"(low), "r"(high)
                : "memory");
 }
+
+// ld.global.nc.v4.f32: memory that nothing writes during the launch.
+__device__ __forceinline__ float4 ld_global_nc_v4_f32(const float* address) {
+  float4 d;
+  asm("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+      : "=f"(d.x), "=f"(d.y), "=f"(d.z), "=f"(d.w)
+      : "l"(__cvta_generic_to_global(address)));
+  return d;
+}
