@@ -3,7 +3,7 @@
 use reference::ops::{Embed, HcPost, Linear, Norm, NormRope, Ops, OpsError};
 
 use super::forward::{Model, Step, run_layer};
-use super::probe::NoProbe;
+use super::probe::{NoProbe, Probe, Stage};
 use super::workspace::{Array, bytes_of};
 use crate::batch::Batch;
 
@@ -55,6 +55,19 @@ impl<O: Ops> Model<O> {
     /// # Panics
     /// Without a draft layer ([`Model::drafts`]).
     pub fn draft(&mut self, batch: &Batch, next_ids: &[i32]) -> Result<Vec<i32>, OpsError> {
+        self.draft_with(batch, next_ids, &mut NoProbe)
+    }
+
+    /// [`Model::draft`] under a probe, which sees the draft layer as the one behind the trunk's last.
+    ///
+    /// # Panics
+    /// Without a draft layer.
+    pub fn draft_with(
+        &mut self,
+        batch: &Batch,
+        next_ids: &[i32],
+        probe: &mut dyn Probe<O>,
+    ) -> Result<Vec<i32>, OpsError> {
         let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft } = self;
         let mtp = weights.mtp.as_ref().expect("asked for a draft without a draft layer");
         let (t, d, hc, dtype) = (batch.t, config.hidden_size, config.hc_mult, numerics.activations);
@@ -118,8 +131,9 @@ impl<O: Ops> Model<O> {
         let index = weights.layers.len();
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
         let cache = &mut caches.layers[index];
-        run_layer(&step, index, &mtp.layer, &weights.rope_window, cache, work, collective.as_mut(), &mut NoProbe)?;
+        run_layer(&step, index, &mtp.layer, &weights.rope_window, cache, work, collective.as_mut(), probe)?;
         step.logits(&mtp.head, weights.lm_head.weight(), work)?;
+        probe.at(ops, index, Stage::Logits, &mut work.logits, batch.logits_rows.len() as u32)?;
         step.sample_with(draft.zeros.get(), work)
     }
 }

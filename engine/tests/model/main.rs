@@ -2,6 +2,7 @@
 
 mod equal;
 mod formats;
+mod mtp;
 mod plain;
 mod rig;
 mod serve;

@@ -33,7 +33,7 @@ fn made(config: &ModelConfig, seed: u64) -> Arc<Checkpoint> {
     Arc::new(Checkpoint::open(&dir).expect("what was written can be read"))
 }
 
-static TINY: LazyLock<Arc<Checkpoint>> = LazyLock::new(|| made(&ModelConfig::tiny(), 5));
+pub(crate) static TINY: LazyLock<Arc<Checkpoint>> = LazyLock::new(|| made(&ModelConfig::tiny(), 5));
 
 /// What a test varies.
 #[derive(Clone)]
