@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=303)
     parser.add_argument("--new-tokens", type=int, default=96)
     args = parser.parse_args()
-    # More clients than transformers takes prompts at once, more requests than clients, prompts cut by batches.
+    # More clients than transformers takes prompts at once, more requests than clients, prompts cut by batch.
     case = Case(concurrency=6, prompt_tokens=args.prompt_tokens, new_tokens=args.new_tokens)
     prompts = random_prompts(8, case.prompt_tokens, read_config(args.checkpoint)["vocab_size"], seed=0)
     torch_engine = transformers_engine.Transformers(args.checkpoint, transformers_engine.DEFAULTS, case)
