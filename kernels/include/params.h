@@ -270,3 +270,98 @@ typedef struct {
   int32_t state_page_tokens;
   int32_t ring_rows;              // num_state_pages * ring_rows fits 31 bits
 } Sm120CompressParams;
+// ---------------------------------------------------------------------------------------------- embed
+// out[t, c, :] = table[ids[t], :]; zeros for an id outside 0..vocab
+typedef struct {
+  const void* table;              // [vocab, d] bf16
+  const int32_t* ids;             // [t] s32
+  void* out;                      // [t, copies, d] bf16
+  int32_t t;
+  int32_t vocab;
+  int32_t d;                      // multiple of 8
+  int32_t copies;
+} Sm120EmbedParams;
+
+// ---------------------------------------------------------------------------------------------- gather_rows
+// out[i] = src[rows[i]]; zeros for a row outside 0..num_rows
+typedef struct {
+  const void* src;                // [num_rows, row_bytes]
+  const int32_t* rows;            // [n] s32
+  void* out;                      // [n, row_bytes]
+  int32_t n;
+  int32_t num_rows;
+  int32_t row_bytes;              // multiple of 16
+  int32_t reserved;               // 0
+} Sm120GatherRowsParams;
+
+// ---------------------------------------------------------------------------------------------- hc_mix
+// Streams of a token to pre, post and the Sinkhorn matrix, their weighted sum, normed: see hc_mix.cu
+typedef struct {
+  const void* streams;            // [t, 4, d] bf16
+  const float* weight;            // [24 | 4, 4 * d] f32; 4 rows for the head
+  const float* base;              // [24 | 4] f32
+  const float* scale;             // [3 | 1] f32
+  const float* norm_weight;       // [d] f32
+  void* out;                      // [t, d] bf16
+  float* post;                    // [t, 4] f32; null for the head
+  float* comb;                    // [t, 4, 4] f32; null for the head
+  float* products;                // [num_splits, t, 32] f32 scratch: 24 | 4 products, then the sum of squares
+  int32_t t;
+  int32_t d;                      // multiple of 8, at most 8192
+  int32_t num_splits;             // ceil(4 * d / (512 * steps))
+  int32_t steps;                  // of 512 channels, of a split
+  int32_t sinkhorn_iters;         // at least 1
+  float norm_eps;
+  float hc_eps;
+  int32_t reserved;               // 0
+} Sm120HcMixParams;
+
+// ---------------------------------------------------------------------------------------------- hc_post
+// streams[t, k] = post[t, k] bf16(y[t]) + sum_j comb[t, j, k] streams[t, j]
+typedef struct {
+  void* streams;                  // [t, 4, d] bf16, in and out
+  const float* y;                 // [t, d] f32
+  const float* post;              // [t, 4] f32
+  const float* comb;              // [t, 4, 4] f32
+  int32_t t;
+  int32_t d;                      // multiple of 8
+} Sm120HcPostParams;
+
+// ---------------------------------------------------------------------------------------------- swiglu
+// out = silu(min(a, limit)) * clamp(b, -limit, limit), NaN kept
+typedef struct {
+  const void* gate_up;            // [t, 2 * inter] bf16: a, then b
+  void* out;                      // [t, inter] bf16
+  int32_t t;
+  int32_t inter;                  // multiple of 8
+  float limit;                    // above 0
+  int32_t reserved;               // 0
+} Sm120SwigluParams;
+
+// ---------------------------------------------------------------------------------------------- router
+// s = sqrt(softplus(scores)); the topk best of s + bias, or a line of a table; weights s over the sum of the picked ones
+typedef struct {
+  const float* scores;            // [t, experts] f32
+  const float* bias;              // [experts] f32, or null: by the table
+  const int32_t* tid2eid;         // [vocab, topk] s32, or null
+  const int32_t* ids;             // [t] s32, or null
+  int32_t* expert_ids;            // [t, topk] s32
+  float* expert_weights;          // [t, topk] f32
+  int32_t t;
+  int32_t experts;                // 1..512
+  int32_t topk;                   // 1..16
+  int32_t vocab;
+  float routed_scaling;
+  int32_t reserved;               // 0
+} Sm120RouterParams;
+
+// ---------------------------------------------------------------------------------------------- sample
+// The largest logit of a row, or of logit / temperature + Gumbel noise; ties to the lower id
+typedef struct {
+  const float* logits;            // [n, vocab] f32
+  const float* temperature;       // [n] f32
+  const uint32_t* seeds;          // [n, 2] u32
+  int32_t* out;                   // [n] s32
+  int32_t n;
+  int32_t vocab;                  // multiple of 4
+} Sm120SampleParams;

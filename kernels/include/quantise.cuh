@@ -2,21 +2,12 @@
 #pragma once
 #include <stdint.h>
 
+#include "bf16.cuh"
 #include "ptx/convert.cuh"
 
 constexpr float E4M3_MAX = 448.0f;        // 1.75 * 2^8
 constexpr float AMAX_FLOOR = 1e-4f;       // an all-zero tile gets the scale of this
 constexpr float F32_MAX = 3.402823466e38f;
-
-// Channels of one 16-byte load, exactly: a bf16 is the upper half of an f32.
-__device__ __forceinline__ void bf16x8_to_f32(uint4 packed, float (&x)[8]) {
-  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x[2 * i] = __uint_as_float(words[i] << 16);
-    x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-  }
-}
 
 // Largest magnitude; fmaxf drops NaN, so that a NaN channel does not take its tile with it.
 template <int N>

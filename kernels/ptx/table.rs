@@ -4,7 +4,11 @@ use crate::{Operation, Variant};
 #[rustfmt::skip]
 pub(crate) const PTX: &[(Operation, Variant, &str)] = &[
     (Operation::Compress, Variant::Sm89, include_str!("../ptx/compress_sm89.ptx")),
+    (Operation::Embed, Variant::Sm89, include_str!("../ptx/embed_sm89.ptx")),
+    (Operation::GatherRows, Variant::Sm89, include_str!("../ptx/gather_rows_sm89.ptx")),
     (Operation::Hadamard, Variant::Sm89, include_str!("../ptx/hadamard_sm89.ptx")),
+    (Operation::HcMix, Variant::Sm89, include_str!("../ptx/hc_mix_sm89.ptx")),
+    (Operation::HcPost, Variant::Sm89, include_str!("../ptx/hc_post_sm89.ptx")),
     (Operation::IndexKWrite, Variant::Sm89, include_str!("../ptx/index_k_write_sm89.ptx")),
     (Operation::IndexLogitsDecode, Variant::Sm120a, include_str!("../ptx/index_logits_decode_sm120a.ptx")),
     (Operation::IndexLogitsDecode, Variant::Sm89, include_str!("../ptx/index_logits_decode_sm89.ptx")),
@@ -15,11 +19,14 @@ pub(crate) const PTX: &[(Operation, Variant, &str)] = &[
     (Operation::Linear, Variant::Sm89, include_str!("../ptx/linear_sm89.ptx")),
     (Operation::MoeExperts, Variant::Sm89, include_str!("../ptx/moe_experts_sm89.ptx")),
     (Operation::NormRope, Variant::Sm89, include_str!("../ptx/norm_rope_sm89.ptx")),
+    (Operation::Router, Variant::Sm89, include_str!("../ptx/router_sm89.ptx")),
+    (Operation::Sample, Variant::Sm89, include_str!("../ptx/sample_sm89.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm120a, include_str!("../ptx/sparse_mla_decode_sm120a.ptx")),
     (Operation::SparseMlaDecode, Variant::Sm89, include_str!("../ptx/sparse_mla_decode_sm89.ptx")),
     (Operation::SparseMlaPrefill, Variant::Sm120a, include_str!("../ptx/sparse_mla_prefill_sm120a.ptx")),
     (Operation::SparseMlaPrefill, Variant::Sm89, include_str!("../ptx/sparse_mla_prefill_sm89.ptx")),
     (Operation::SplitCombine, Variant::Sm120a, include_str!("../ptx/split_combine_sm120a.ptx")),
     (Operation::SplitCombine, Variant::Sm89, include_str!("../ptx/split_combine_sm89.ptx")),
+    (Operation::Swiglu, Variant::Sm89, include_str!("../ptx/swiglu_sm89.ptx")),
     (Operation::TopkSelect, Variant::Sm89, include_str!("../ptx/topk_select_sm89.ptx")),
 ];

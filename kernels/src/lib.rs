@@ -58,11 +58,25 @@ pub enum Operation {
     IndexQQuantise,
     /// One step of a compressor.
     Compress,
+    /// Embedding rows, once per stream.
+    Embed,
+    /// Rows of a buffer by number.
+    GatherRows,
+    /// Hyper-connections before a sub-layer or the head, with its norm.
+    HcMix,
+    /// Hyper-connections after a sub-layer.
+    HcPost,
+    /// Gated activation.
+    Swiglu,
+    /// Experts and their weights.
+    Router,
+    /// One token per row of logits.
+    Sample,
 }
 
 impl Operation {
     /// Every operation, in the order of a layer.
-    pub const ALL: [Operation; 14] = [
+    pub const ALL: [Operation; 21] = [
         Operation::IndexLogitsDecode,
         Operation::IndexLogitsPrefill,
         Operation::TopkSelect,
@@ -77,6 +91,13 @@ impl Operation {
         Operation::Hadamard,
         Operation::IndexQQuantise,
         Operation::Compress,
+        Operation::Embed,
+        Operation::GatherRows,
+        Operation::HcMix,
+        Operation::HcPost,
+        Operation::Swiglu,
+        Operation::Router,
+        Operation::Sample,
     ];
 
     /// The name, as in `cuda/<name>.cu`.
@@ -97,6 +118,13 @@ impl Operation {
             Operation::Hadamard => "hadamard",
             Operation::IndexQQuantise => "index_q_quantise",
             Operation::Compress => "compress",
+            Operation::Embed => "embed",
+            Operation::GatherRows => "gather_rows",
+            Operation::HcMix => "hc_mix",
+            Operation::HcPost => "hc_post",
+            Operation::Swiglu => "swiglu",
+            Operation::Router => "router",
+            Operation::Sample => "sample",
         }
     }
 

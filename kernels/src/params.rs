@@ -617,3 +617,197 @@ const _: () = {
     ["Offset of field: Sm120CompressParams::ring_rows"]
         [::core::mem::offset_of!(Sm120CompressParams, ring_rows) - 116usize];
 };
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120EmbedParams {
+    pub table: *const ::core::ffi::c_void,
+    pub ids: *const i32,
+    pub out: *mut ::core::ffi::c_void,
+    pub t: i32,
+    pub vocab: i32,
+    pub d: i32,
+    pub copies: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120EmbedParams"][::core::mem::size_of::<Sm120EmbedParams>() - 40usize];
+    ["Alignment of Sm120EmbedParams"][::core::mem::align_of::<Sm120EmbedParams>() - 8usize];
+    ["Offset of field: Sm120EmbedParams::table"][::core::mem::offset_of!(Sm120EmbedParams, table) - 0usize];
+    ["Offset of field: Sm120EmbedParams::ids"][::core::mem::offset_of!(Sm120EmbedParams, ids) - 8usize];
+    ["Offset of field: Sm120EmbedParams::out"][::core::mem::offset_of!(Sm120EmbedParams, out) - 16usize];
+    ["Offset of field: Sm120EmbedParams::t"][::core::mem::offset_of!(Sm120EmbedParams, t) - 24usize];
+    ["Offset of field: Sm120EmbedParams::vocab"][::core::mem::offset_of!(Sm120EmbedParams, vocab) - 28usize];
+    ["Offset of field: Sm120EmbedParams::d"][::core::mem::offset_of!(Sm120EmbedParams, d) - 32usize];
+    ["Offset of field: Sm120EmbedParams::copies"][::core::mem::offset_of!(Sm120EmbedParams, copies) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120GatherRowsParams {
+    pub src: *const ::core::ffi::c_void,
+    pub rows: *const i32,
+    pub out: *mut ::core::ffi::c_void,
+    pub n: i32,
+    pub num_rows: i32,
+    pub row_bytes: i32,
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120GatherRowsParams"][::core::mem::size_of::<Sm120GatherRowsParams>() - 40usize];
+    ["Alignment of Sm120GatherRowsParams"][::core::mem::align_of::<Sm120GatherRowsParams>() - 8usize];
+    ["Offset of field: Sm120GatherRowsParams::src"][::core::mem::offset_of!(Sm120GatherRowsParams, src) - 0usize];
+    ["Offset of field: Sm120GatherRowsParams::rows"][::core::mem::offset_of!(Sm120GatherRowsParams, rows) - 8usize];
+    ["Offset of field: Sm120GatherRowsParams::out"][::core::mem::offset_of!(Sm120GatherRowsParams, out) - 16usize];
+    ["Offset of field: Sm120GatherRowsParams::n"][::core::mem::offset_of!(Sm120GatherRowsParams, n) - 24usize];
+    ["Offset of field: Sm120GatherRowsParams::num_rows"]
+        [::core::mem::offset_of!(Sm120GatherRowsParams, num_rows) - 28usize];
+    ["Offset of field: Sm120GatherRowsParams::row_bytes"]
+        [::core::mem::offset_of!(Sm120GatherRowsParams, row_bytes) - 32usize];
+    ["Offset of field: Sm120GatherRowsParams::reserved"]
+        [::core::mem::offset_of!(Sm120GatherRowsParams, reserved) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120HcMixParams {
+    pub streams: *const ::core::ffi::c_void,
+    pub weight: *const f32,
+    pub base: *const f32,
+    pub scale: *const f32,
+    pub norm_weight: *const f32,
+    pub out: *mut ::core::ffi::c_void,
+    pub post: *mut f32,
+    pub comb: *mut f32,
+    pub products: *mut f32,
+    pub t: i32,
+    pub d: i32,
+    pub num_splits: i32,
+    pub steps: i32,
+    pub sinkhorn_iters: i32,
+    pub norm_eps: f32,
+    pub hc_eps: f32,
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120HcMixParams"][::core::mem::size_of::<Sm120HcMixParams>() - 104usize];
+    ["Alignment of Sm120HcMixParams"][::core::mem::align_of::<Sm120HcMixParams>() - 8usize];
+    ["Offset of field: Sm120HcMixParams::streams"][::core::mem::offset_of!(Sm120HcMixParams, streams) - 0usize];
+    ["Offset of field: Sm120HcMixParams::weight"][::core::mem::offset_of!(Sm120HcMixParams, weight) - 8usize];
+    ["Offset of field: Sm120HcMixParams::base"][::core::mem::offset_of!(Sm120HcMixParams, base) - 16usize];
+    ["Offset of field: Sm120HcMixParams::scale"][::core::mem::offset_of!(Sm120HcMixParams, scale) - 24usize];
+    ["Offset of field: Sm120HcMixParams::norm_weight"]
+        [::core::mem::offset_of!(Sm120HcMixParams, norm_weight) - 32usize];
+    ["Offset of field: Sm120HcMixParams::out"][::core::mem::offset_of!(Sm120HcMixParams, out) - 40usize];
+    ["Offset of field: Sm120HcMixParams::post"][::core::mem::offset_of!(Sm120HcMixParams, post) - 48usize];
+    ["Offset of field: Sm120HcMixParams::comb"][::core::mem::offset_of!(Sm120HcMixParams, comb) - 56usize];
+    ["Offset of field: Sm120HcMixParams::products"][::core::mem::offset_of!(Sm120HcMixParams, products) - 64usize];
+    ["Offset of field: Sm120HcMixParams::t"][::core::mem::offset_of!(Sm120HcMixParams, t) - 72usize];
+    ["Offset of field: Sm120HcMixParams::d"][::core::mem::offset_of!(Sm120HcMixParams, d) - 76usize];
+    ["Offset of field: Sm120HcMixParams::num_splits"][::core::mem::offset_of!(Sm120HcMixParams, num_splits) - 80usize];
+    ["Offset of field: Sm120HcMixParams::steps"][::core::mem::offset_of!(Sm120HcMixParams, steps) - 84usize];
+    ["Offset of field: Sm120HcMixParams::sinkhorn_iters"]
+        [::core::mem::offset_of!(Sm120HcMixParams, sinkhorn_iters) - 88usize];
+    ["Offset of field: Sm120HcMixParams::norm_eps"][::core::mem::offset_of!(Sm120HcMixParams, norm_eps) - 92usize];
+    ["Offset of field: Sm120HcMixParams::hc_eps"][::core::mem::offset_of!(Sm120HcMixParams, hc_eps) - 96usize];
+    ["Offset of field: Sm120HcMixParams::reserved"][::core::mem::offset_of!(Sm120HcMixParams, reserved) - 100usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120HcPostParams {
+    pub streams: *mut ::core::ffi::c_void,
+    pub y: *const f32,
+    pub post: *const f32,
+    pub comb: *const f32,
+    pub t: i32,
+    pub d: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120HcPostParams"][::core::mem::size_of::<Sm120HcPostParams>() - 40usize];
+    ["Alignment of Sm120HcPostParams"][::core::mem::align_of::<Sm120HcPostParams>() - 8usize];
+    ["Offset of field: Sm120HcPostParams::streams"][::core::mem::offset_of!(Sm120HcPostParams, streams) - 0usize];
+    ["Offset of field: Sm120HcPostParams::y"][::core::mem::offset_of!(Sm120HcPostParams, y) - 8usize];
+    ["Offset of field: Sm120HcPostParams::post"][::core::mem::offset_of!(Sm120HcPostParams, post) - 16usize];
+    ["Offset of field: Sm120HcPostParams::comb"][::core::mem::offset_of!(Sm120HcPostParams, comb) - 24usize];
+    ["Offset of field: Sm120HcPostParams::t"][::core::mem::offset_of!(Sm120HcPostParams, t) - 32usize];
+    ["Offset of field: Sm120HcPostParams::d"][::core::mem::offset_of!(Sm120HcPostParams, d) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120SwigluParams {
+    pub gate_up: *const ::core::ffi::c_void,
+    pub out: *mut ::core::ffi::c_void,
+    pub t: i32,
+    pub inter: i32,
+    pub limit: f32,
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120SwigluParams"][::core::mem::size_of::<Sm120SwigluParams>() - 32usize];
+    ["Alignment of Sm120SwigluParams"][::core::mem::align_of::<Sm120SwigluParams>() - 8usize];
+    ["Offset of field: Sm120SwigluParams::gate_up"][::core::mem::offset_of!(Sm120SwigluParams, gate_up) - 0usize];
+    ["Offset of field: Sm120SwigluParams::out"][::core::mem::offset_of!(Sm120SwigluParams, out) - 8usize];
+    ["Offset of field: Sm120SwigluParams::t"][::core::mem::offset_of!(Sm120SwigluParams, t) - 16usize];
+    ["Offset of field: Sm120SwigluParams::inter"][::core::mem::offset_of!(Sm120SwigluParams, inter) - 20usize];
+    ["Offset of field: Sm120SwigluParams::limit"][::core::mem::offset_of!(Sm120SwigluParams, limit) - 24usize];
+    ["Offset of field: Sm120SwigluParams::reserved"][::core::mem::offset_of!(Sm120SwigluParams, reserved) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120RouterParams {
+    pub scores: *const f32,
+    pub bias: *const f32,
+    pub tid2eid: *const i32,
+    pub ids: *const i32,
+    pub expert_ids: *mut i32,
+    pub expert_weights: *mut f32,
+    pub t: i32,
+    pub experts: i32,
+    pub topk: i32,
+    pub vocab: i32,
+    pub routed_scaling: f32,
+    pub reserved: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120RouterParams"][::core::mem::size_of::<Sm120RouterParams>() - 72usize];
+    ["Alignment of Sm120RouterParams"][::core::mem::align_of::<Sm120RouterParams>() - 8usize];
+    ["Offset of field: Sm120RouterParams::scores"][::core::mem::offset_of!(Sm120RouterParams, scores) - 0usize];
+    ["Offset of field: Sm120RouterParams::bias"][::core::mem::offset_of!(Sm120RouterParams, bias) - 8usize];
+    ["Offset of field: Sm120RouterParams::tid2eid"][::core::mem::offset_of!(Sm120RouterParams, tid2eid) - 16usize];
+    ["Offset of field: Sm120RouterParams::ids"][::core::mem::offset_of!(Sm120RouterParams, ids) - 24usize];
+    ["Offset of field: Sm120RouterParams::expert_ids"]
+        [::core::mem::offset_of!(Sm120RouterParams, expert_ids) - 32usize];
+    ["Offset of field: Sm120RouterParams::expert_weights"]
+        [::core::mem::offset_of!(Sm120RouterParams, expert_weights) - 40usize];
+    ["Offset of field: Sm120RouterParams::t"][::core::mem::offset_of!(Sm120RouterParams, t) - 48usize];
+    ["Offset of field: Sm120RouterParams::experts"][::core::mem::offset_of!(Sm120RouterParams, experts) - 52usize];
+    ["Offset of field: Sm120RouterParams::topk"][::core::mem::offset_of!(Sm120RouterParams, topk) - 56usize];
+    ["Offset of field: Sm120RouterParams::vocab"][::core::mem::offset_of!(Sm120RouterParams, vocab) - 60usize];
+    ["Offset of field: Sm120RouterParams::routed_scaling"]
+        [::core::mem::offset_of!(Sm120RouterParams, routed_scaling) - 64usize];
+    ["Offset of field: Sm120RouterParams::reserved"][::core::mem::offset_of!(Sm120RouterParams, reserved) - 68usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct Sm120SampleParams {
+    pub logits: *const f32,
+    pub temperature: *const f32,
+    pub seeds: *const u32,
+    pub out: *mut i32,
+    pub n: i32,
+    pub vocab: i32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of Sm120SampleParams"][::core::mem::size_of::<Sm120SampleParams>() - 40usize];
+    ["Alignment of Sm120SampleParams"][::core::mem::align_of::<Sm120SampleParams>() - 8usize];
+    ["Offset of field: Sm120SampleParams::logits"][::core::mem::offset_of!(Sm120SampleParams, logits) - 0usize];
+    ["Offset of field: Sm120SampleParams::temperature"]
+        [::core::mem::offset_of!(Sm120SampleParams, temperature) - 8usize];
+    ["Offset of field: Sm120SampleParams::seeds"][::core::mem::offset_of!(Sm120SampleParams, seeds) - 16usize];
+    ["Offset of field: Sm120SampleParams::out"][::core::mem::offset_of!(Sm120SampleParams, out) - 24usize];
+    ["Offset of field: Sm120SampleParams::n"][::core::mem::offset_of!(Sm120SampleParams, n) - 32usize];
+    ["Offset of field: Sm120SampleParams::vocab"][::core::mem::offset_of!(Sm120SampleParams, vocab) - 36usize];
+};

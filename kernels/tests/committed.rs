@@ -91,6 +91,13 @@ fn entries_take_the_struct_of_their_operation() {
             Operation::Hadamard => size_of::<Sm120HadamardParams>(),
             Operation::IndexQQuantise => size_of::<Sm120IndexQQuantiseParams>(),
             Operation::Compress => size_of::<Sm120CompressParams>(),
+            Operation::Embed => size_of::<Sm120EmbedParams>(),
+            Operation::GatherRows => size_of::<Sm120GatherRowsParams>(),
+            Operation::HcMix => size_of::<Sm120HcMixParams>(),
+            Operation::HcPost => size_of::<Sm120HcPostParams>(),
+            Operation::Swiglu => size_of::<Sm120SwigluParams>(),
+            Operation::Router => size_of::<Sm120RouterParams>(),
+            Operation::Sample => size_of::<Sm120SampleParams>(),
         };
         for entry in &file.entries {
             assert_eq!(entry.parameter_bytes as usize, expected, "{}", entry.name);

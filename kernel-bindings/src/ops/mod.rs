@@ -2,7 +2,11 @@
 //! parameter struct, the launch.
 
 mod compress;
+mod embed;
+mod gather_rows;
 mod hadamard;
+mod hc_mix;
+mod hc_post;
 mod index_k_write;
 mod index_logits_decode;
 mod index_logits_prefill;
@@ -11,9 +15,13 @@ mod kv_write;
 mod linear;
 mod moe_experts;
 mod norm_rope;
+mod router;
+mod sample;
 mod sparse_mla_decode;
 mod sparse_mla_prefill;
 mod split_combine;
+mod streams;
+mod swiglu;
 mod topk_select;
 
 pub use index_logits_decode::SplitPlan;
@@ -21,8 +29,9 @@ pub use index_logits_decode::SplitPlan;
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
 use kernels::{Operation, Variant};
 use reference::ops::{
-    Compress, Dtype, Hadamard, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill, IndexQQuantise, KvWrite, Linear,
-    MoeExperts, NormRope, Ops, OpsError, SparseMlaDecode, SparseMlaPrefill, SplitCombine, TopkSelect,
+    Compress, Dtype, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
+    IndexQQuantise, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Router, Sample, SparseMlaDecode,
+    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -271,5 +280,33 @@ impl<D: Device> Ops for KernelOps<D> {
 
     fn compress(&self, args: Compress<'_, D::Buffer>) -> Result<(), OpsError> {
         compress::launch(self, args)
+    }
+
+    fn embed(&self, args: Embed<'_, D::Buffer>) -> Result<(), OpsError> {
+        embed::launch(self, args)
+    }
+
+    fn gather_rows(&self, args: GatherRows<'_, D::Buffer>) -> Result<(), OpsError> {
+        gather_rows::launch(self, args)
+    }
+
+    fn hc_mix(&self, args: HcMix<'_, D::Buffer>) -> Result<(), OpsError> {
+        hc_mix::launch(self, args)
+    }
+
+    fn hc_post(&self, args: HcPost<'_, D::Buffer>) -> Result<(), OpsError> {
+        hc_post::launch(self, args)
+    }
+
+    fn swiglu(&self, args: Swiglu<'_, D::Buffer>) -> Result<(), OpsError> {
+        swiglu::launch(self, args)
+    }
+
+    fn router(&self, args: Router<'_, D::Buffer>) -> Result<(), OpsError> {
+        router::launch(self, args)
+    }
+
+    fn sample(&self, args: Sample<'_, D::Buffer>) -> Result<(), OpsError> {
+        sample::launch(self, args)
     }
 }

@@ -47,3 +47,17 @@ __device__ __forceinline__ uint32_t redux_or(uint32_t value) {
   asm volatile("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(d) : "r"(value));
   return d;
 }
+
+// redux.sync.max.u32: largest over the lanes; sm_80 and later.
+__device__ __forceinline__ uint32_t redux_max(uint32_t value) {
+  uint32_t d;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(d) : "r"(value));
+  return d;
+}
+
+// redux.sync.min.u32: smallest over the lanes; sm_80 and later.
+__device__ __forceinline__ uint32_t redux_min(uint32_t value) {
+  uint32_t d;
+  asm volatile("redux.sync.min.u32 %0, %1, 0xffffffff;" : "=r"(d) : "r"(value));
+  return d;
+}

@@ -95,11 +95,11 @@ impl Shape {
         match self.streams {
             Streams::Random => normals(rng, 4 * d, size),
             Streams::Equal => normals(rng, d, size).repeat(4),
-            Streams::Zeros => normals(rng, 4 * d, if token % 2 == 0 { 0.0 } else { size }),
-            Streams::FarFromOne => normals(rng, 4 * d, if token % 2 == 0 { 1e15 } else { 1e-30 }),
+            Streams::Zeros => normals(rng, 4 * d, if token.is_multiple_of(2) { 0.0 } else { size }),
+            Streams::FarFromOne => normals(rng, 4 * d, if token.is_multiple_of(2) { 1e15 } else { 1e-30 }),
             Streams::NotFinite => {
                 let mut values = normals(rng, 4 * d, size);
-                if token % 3 > 0 {
+                if !token.is_multiple_of(3) {
                     let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][rng.below(3) as usize];
                     values[rng.below(4 * d as u64) as usize] = odd;
                 }
@@ -108,7 +108,7 @@ impl Shape {
             Streams::Opposed => {
                 let first = normals(rng, d, size);
                 let noise = normals(rng, 4 * d, 1e-2 * size);
-                let sign = |stream: usize| if stream % 2 == 0 { 1.0 } else { -1.0 };
+                let sign = |stream: usize| if stream.is_multiple_of(2) { 1.0 } else { -1.0 };
                 (0..4 * d).map(|i| sign(i / d) * first[i % d] + noise[i]).collect()
             }
         }
@@ -139,6 +139,8 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "one_token", Shape { t: 1, d: 520, ..small.clone() });
         add(Quick, "one_token_head", Shape { t: 1, d: 520, ..head.clone() });
         add(Quick, "9_tokens_8_channels", Shape { t: 9, d: 8, ..small.clone() });
+        add(Quick, "6_tokens_136_channels", Shape { t: 6, d: 136, ..small.clone() });
+        add(Quick, "6_tokens_136_channels_head", Shape { t: 6, d: 136, ..head.clone() });
         add(Quick, "72_channels", Shape { d: 72, ..small.clone() });
         add(Quick, "7_channels", Shape { d: 7, ..small.clone() });
         for sinkhorn_iters in [1, 2, 3] {

@@ -107,7 +107,7 @@ fn leads(keys: &[f64]) -> bool {
     let best = keys[largest(keys)];
     let margin = (best.abs() / f64::from(1 << 18)).max(1e-3);
     // Equal keys are equal logits without noise, or infinities; NaN compares as false.
-    keys.iter().all(|&key| key == best || !(key > best - margin))
+    !keys.iter().any(|&key| key != best && key > best - margin)
 }
 
 /// All cases of this operation.

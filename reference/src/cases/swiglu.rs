@@ -64,7 +64,7 @@ impl Shape {
                 let size = sizes[rng.below(6) as usize];
                 if rng.chance(0.5) { size } else { -size }
             }
-            Values::DeepNegative if gate && i % 8 > 0 => -(80.0 + 50.0 * rng.uniform()) as f32,
+            Values::DeepNegative if gate && !i.is_multiple_of(8) => -(80.0 + 50.0 * rng.uniform()) as f32,
             Values::NotFinite if rng.chance(0.2) => [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][rng.below(3) as usize],
             Values::DeepNegative | Values::NotFinite => ordinary,
             Values::Small => [0.0, -0.0, 1e-38, -1e-38, 1e-20, f32::from_bits(1), 1.0][rng.below(7) as usize],
