@@ -1,6 +1,7 @@
 //! The host operations, judged like a device.
 
 use kernel_bindings::host::HostOps;
+use reference::cases::sparse_mla_decode::{List, Shape};
 use reference::cases::{self, Size, linear, moe_experts};
 use reference::golden::GoldenDir;
 use reference::ops::{Dtype, Ops, WeightFormat};
@@ -17,6 +18,45 @@ fn every_case_up_to_full_size() {
         }
     }
     assert!(failures.is_empty(), "{} cases fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// The same program with narrower vectors, in a process of its own: the width is found once.
+#[test]
+fn quick_cases_on_narrower_vectors() {
+    const LIMIT: &str = "SM120_HOST_VECTORS";
+    if std::env::var_os(LIMIT).is_some() {
+        let vectors = ["index_", "sparse_mla_", "topk_select", "split_combine", "kv_write"];
+        for case in cases::all(Size::Quick) {
+            if vectors.iter().any(|op| case.op.starts_with(op)) {
+                let report = suite::run_case(&HostOps, &case, 4, Fill::Poison);
+                assert!(report.passes(), "{report}");
+            }
+        }
+        return;
+    }
+    for limit in ["portable", "avx2"] {
+        let itself = std::env::current_exe().expect("the test runs from a file");
+        let run = std::process::Command::new(itself)
+            .args(["--exact", "quick_cases_on_narrower_vectors", "--nocapture"])
+            .env(LIMIT, limit)
+            .output()
+            .expect("it starts once more");
+        let text = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+        assert!(run.status.success() && text.contains("1 passed"), "{limit}: {text}");
+    }
+}
+
+/// Enough work for one token that threads share its heads.
+#[test]
+fn heads_shared_by_threads_give_the_same_bytes() {
+    let shape = Shape { h: 64, window: List::of(128), compressed: Some(List::of(512)), ..Shape::default() };
+    let problem = Problem::SparseMlaDecode(Box::new(shape.build(6)));
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| problem.run(&HostOps, Fill::Poison)).unwrap()
+    };
+    let one = with(1);
+    assert!(with(3) == one && with(8) == one);
 }
 
 #[test]

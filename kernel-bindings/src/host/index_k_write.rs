@@ -3,6 +3,7 @@
 use reference::ops::{Dtype, IndexKFormat, IndexKWrite, ScaleRule};
 
 use super::numbers::{clamped_amax, convert, fp4_row, from_ue8m0, load, power_of_two_above, s32_at, to_e4m3};
+use super::simd::widest;
 use super::{HostBuffer, page_start, place};
 
 const CHANNELS: usize = 128;
@@ -31,7 +32,11 @@ pub(super) fn run(args: IndexKWrite<'_, HostBuffer>) {
                 // all scales of a page stand behind all its codes
                 let (codes, scales) = page.split_at_mut(CHANNELS * page_size);
                 let codes = &mut codes[CHANNELS * row..CHANNELS * (row + 1)];
-                codes.iter_mut().zip(values).for_each(|(code, x)| *code = to_e4m3(x / scale));
+                widest(|| {
+                    for (code, x) in codes.iter_mut().zip(values) {
+                        *code = to_e4m3(x / scale);
+                    }
+                });
                 scales[4 * row..4 * (row + 1)].copy_from_slice(&scale.to_le_bytes());
             }
             IndexKFormat::Fp4 => {

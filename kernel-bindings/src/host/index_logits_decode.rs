@@ -1,11 +1,11 @@
 //! Index logits of one to four queries per sequence.
 
-use rayon::prelude::*;
 use reference::ops::IndexLogitsDecode;
 
 use super::HostBuffer;
 use super::index_logits::Call;
 use super::numbers::s32_at;
+use super::rows::for_rows;
 
 pub(super) fn run(args: IndexLogitsDecode<'_, HostBuffer>) {
     let (stride, s_q) = (args.stride_logits as usize, args.s_q as usize);
@@ -26,7 +26,7 @@ pub(super) fn run(args: IndexLogitsDecode<'_, HostBuffer>) {
         clean: args.clean_logits,
     };
     let lens = &args.context_lens.bytes;
-    args.index_logits.bytes.par_chunks_mut(4 * stride).take(rows).enumerate().for_each(|(row, logits)| {
+    for_rows(&mut args.index_logits.bytes, 4 * stride, rows, call.work(columns), |row, logits| {
         let n = (s32_at(lens, row).max(0) as usize).min(columns);
         call.row(row, row / s_q, 0..n, logits);
     });

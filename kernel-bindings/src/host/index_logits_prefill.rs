@@ -1,11 +1,11 @@
 //! Index logits of ragged queries.
 
-use rayon::prelude::*;
 use reference::ops::IndexLogitsPrefill;
 
 use super::HostBuffer;
 use super::index_logits::Call;
 use super::numbers::s32_at;
+use super::rows::for_rows;
 
 pub(super) fn run(args: IndexLogitsPrefill<'_, HostBuffer>) {
     let (t, stride) = (args.t as usize, args.stride_logits as usize);
@@ -32,9 +32,8 @@ pub(super) fn run(args: IndexLogitsPrefill<'_, HostBuffer>) {
         clean: args.clean_logits,
     };
     let (starts, ends) = (args.starts.map(|s| &s.bytes), &args.ends.bytes);
-    let rows = args.index_logits.bytes.par_chunks_mut(4 * stride).zip(&sequence_of_row).enumerate();
-    rows.for_each(|(row, (logits, sequence))| {
-        let Some(sequence) = *sequence else { return };
+    for_rows(&mut args.index_logits.bytes, 4 * stride, t, call.work(columns), |row, logits| {
+        let Some(sequence) = sequence_of_row[row] else { return };
         let start = starts.map_or(0, |starts| clamp(s32_at(starts, row), columns));
         call.row(row, sequence, start..clamp(s32_at(ends, row), columns), logits);
     });

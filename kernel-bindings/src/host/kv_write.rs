@@ -3,6 +3,7 @@
 use reference::ops::{Dtype, KvFormat, KvWrite};
 
 use super::numbers::{clamped_amax, convert, from_ue8m0, load, power_of_two_above, s32_at, to_e4m3};
+use super::simd::widest;
 use super::{HostBuffer, page_start, place};
 
 const NOPE: usize = 448;
@@ -29,7 +30,11 @@ pub(super) fn run(args: KvWrite<'_, HostBuffer>) {
                     footer[tile] = power_of_two_above(clamped_amax(values) / 448.0);
                     let scale = from_ue8m0(footer[tile]);
                     let codes = &mut data[tile * TILE..(tile + 1) * TILE];
-                    codes.iter_mut().zip(values).for_each(|(code, x)| *code = to_e4m3(x / scale));
+                    widest(|| {
+                        for (code, x) in codes.iter_mut().zip(values) {
+                            *code = to_e4m3(x / scale);
+                        }
+                    });
                 }
                 footer[7] = 0;
                 convert(args.dtype, Dtype::Bf16, &given[size * NOPE..], &mut data[NOPE..]);

@@ -29,6 +29,7 @@ mod simd;
 mod sparse_mla_decode;
 mod split_combine;
 mod swiglu;
+mod tiles;
 mod topk_select;
 
 use reference::ops::{

@@ -16,25 +16,23 @@ pub(super) const fn e4m3(code: u8) -> f32 {
     f32::from_bits(value.to_bits() | sign)
 }
 
-/// f32 to e4m3, nearest even, saturating; NaN stays NaN.
+/// f32 to e4m3, nearest even, saturating; NaN stays NaN. Without a branch.
+#[inline(always)]
 pub(super) fn to_e4m3(value: f32) -> u8 {
     let bits = value.to_bits();
-    let sign = (bits >> 24) as u8 & 0x80;
-    let magnitude = bits & 0x7fff_ffff;
-    let code = if magnitude > 0x7f80_0000 {
-        0x7f
-    } else if magnitude < (121 << 23) {
-        // Below 2^-6: adding 1.5 * 2^14 leaves the multiple of 2^-9, rounded to nearest even, in the low bits.
-        (f32::from_bits(magnitude) + 24_576.0).to_bits() - 24_576f32.to_bits()
-    } else {
-        // Round at bit 20 with ties to even, then move the exponent.
-        let rounded = magnitude + 0x7_ffff + ((magnitude >> 20) & 1);
-        ((rounded >> 20) - (120 << 3)).min(0x7e)
-    };
-    sign | code as u8
+    let (sign, magnitude) = (bits >> 24 & 0x80, bits & 0x7fff_ffff);
+    // Below 2^-6: adding 1.5 * 2^14 leaves the multiple of 2^-9, rounded to nearest even, in the low bits.
+    let small = (f32::from_bits(magnitude) + 24_576.0).to_bits().wrapping_sub(24_576f32.to_bits());
+    // Round at bit 20 with ties to even, then move the exponent.
+    let rounded = (magnitude + 0x7_ffff + ((magnitude >> 20) & 1)) >> 20;
+    let large = rounded.wrapping_sub(120 << 3).min(0x7e);
+    let code = if magnitude < 121 << 23 { small } else { large };
+    let code = if magnitude > 0x7f80_0000 { 0x7f } else { code };
+    (sign | code) as u8
 }
 
 /// Value of a ue8m0 byte.
+#[inline(always)]
 pub(super) fn from_ue8m0(byte: u8) -> f32 {
     match byte {
         0 => f32::MIN_POSITIVE / 2.0,
@@ -104,10 +102,12 @@ pub(super) fn fp4_values(codes: &[u8], scales: &[u8], out: &mut [f32]) {
     }
 }
 
+#[inline(always)]
 pub(super) fn f32_at(bytes: &[u8], element: usize) -> f32 {
     f32::from_bits(u32_at(bytes, element))
 }
 
+#[inline(always)]
 pub(super) fn s32_at(bytes: &[u8], element: usize) -> i32 {
     u32_at(bytes, element) as i32
 }
@@ -132,6 +132,7 @@ pub(super) fn bf16_at(bytes: &[u8], element: usize) -> f32 {
 }
 
 /// f32 elements.
+#[inline(always)]
 pub(super) fn load_f32(bytes: &[u8], out: &mut [f32]) {
     for (word, x) in bytes.chunks_exact(4).zip(out) {
         *x = f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
@@ -139,6 +140,7 @@ pub(super) fn load_f32(bytes: &[u8], out: &mut [f32]) {
 }
 
 /// Elements of a tensor.
+#[inline(always)]
 pub(super) fn load(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
     match dtype {
         Dtype::F32 => load_f32(bytes, out),
@@ -147,6 +149,7 @@ pub(super) fn load(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
 }
 
 /// Writes elements of a tensor.
+#[inline(always)]
 pub(super) fn store(dtype: Dtype, values: &[f32], bytes: &mut [u8]) {
     match dtype {
         Dtype::F32 => {

@@ -5,6 +5,7 @@ use reference::ops::SplitCombine;
 
 use super::HostBuffer;
 use super::numbers::f32_at;
+use super::rows::alone;
 use super::simd::to_bf16;
 
 const CHANNELS: usize = 512;
@@ -14,8 +15,7 @@ pub(super) fn run(args: SplitCombine<'_, HostBuffer>) {
     let [out_t, out_h] = args.stride_out.map(|s| s as usize);
     let (partial, lse2) = (&args.o_partial.bytes, &args.lse2_partial.bytes);
     let sink = args.attn_sink.map(|s| &s.bytes);
-    let tokens = args.out.bytes.par_chunks_mut(2 * out_t).zip(args.lse.bytes.par_chunks_mut(4 * h)).take(t);
-    tokens.enumerate().for_each(|(token, (out, lse))| {
+    let token = |(token, (out, lse)): (usize, (&mut [u8], &mut [u8]))| {
         for (head, (out, lse)) in out.chunks_mut(2 * out_h).zip(lse.chunks_mut(4)).take(h).enumerate() {
             let line = |split: usize| (split * t + token) * h + head;
             let max = (0..splits).map(|s| f32_at(lse2, line(s))).fold(f32::NEG_INFINITY, f32::max);
@@ -40,5 +40,11 @@ pub(super) fn run(args: SplitCombine<'_, HostBuffer>) {
             to_bf16(&values, &mut out[..2 * CHANNELS]);
             lse.copy_from_slice(&log_sum.to_le_bytes());
         }
-    });
+    };
+    let (out, lse) = (&mut args.out.bytes, &mut args.lse.bytes);
+    if alone(splits * t * h * CHANNELS) {
+        out.chunks_mut(2 * out_t).zip(lse.chunks_mut(4 * h)).take(t).enumerate().for_each(token);
+    } else {
+        out.par_chunks_mut(2 * out_t).zip(lse.par_chunks_mut(4 * h)).take(t).enumerate().for_each(token);
+    }
 }

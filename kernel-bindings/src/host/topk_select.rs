@@ -1,51 +1,105 @@
-//! Top-k: every value becomes an integer that is larger the better the entry is; the k-th is found in linear time.
+//! Top-k: every value becomes an integer that is larger the better the entry is. A sample says how good the chosen ones are
+//! about; among the few that may be as good, the k-th is found in linear time.
 
 use rayon::prelude::*;
 use reference::ops::TopkSelect;
 
 use super::HostBuffer;
 use super::numbers::{f32_at, s32_at};
+use super::rows::alone;
+use super::simd::{Simd, WithSimd, widest};
 
-/// An integer that orders entries: by value, then lower positions first. `None` for NaN and -inf.
-fn key(value: f32, position: usize) -> Option<u64> {
-    if value.is_nan() || value == f32::NEG_INFINITY {
-        return None;
-    }
-    let bits = if value == 0.0 { 0 } else { value.to_bits() };
+/// Values that are looked at to guess the k-th best.
+const SAMPLE: usize = 512;
+/// Values that are skipped together when none is good enough.
+const BLOCK: usize = 16;
+
+/// An integer that orders numbers.
+#[inline(always)]
+fn ordered(value: f32) -> u32 {
+    // -0.0 becomes 0.0.
+    let bits = (value + 0.0).to_bits();
     // Positive numbers above negative ones, negative ones in reverse.
-    let ordered = if bits >> 31 == 0 { bits | 0x8000_0000 } else { !bits };
-    Some(u64::from(ordered) << 32 | u64::from(!(position as u32)))
+    if bits >> 31 == 0 { bits | 0x8000_0000 } else { !bits }
 }
 
-fn position(key: u64) -> u32 {
-    !(key as u32)
+/// A number that the `topk` best of `n` values reach, about, and not many others.
+fn guess(logits: &[u8], n: usize, topk: usize) -> f32 {
+    let places = (0..n).step_by(n.div_ceil(SAMPLE));
+    let rank = topk * places.len() / n;
+    // Four deviations lower, so that too few are hardly ever found.
+    let rank = rank + 4 * rank.isqrt() + 4;
+    let mut sample: Vec<f32> = places.map(|j| f32_at(logits, j)).filter(|&value| value > f32::NEG_INFINITY).collect();
+    if rank >= sample.len() {
+        return f32::MIN;
+    }
+    *sample.select_nth_unstable_by(rank, |a, b| b.total_cmp(a)).1
 }
 
 /// Ascending positions of the best entries of `n` values.
-fn select(logits: &[u8], n: usize, topk: usize) -> Vec<u32> {
-    if n <= topk {
-        return (0..n as u32).collect();
+struct Select<'a> {
+    logits: &'a [u8],
+    n: usize,
+    topk: usize,
+}
+
+impl WithSimd for Select<'_> {
+    type Output = Vec<u32>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Vec<u32> {
+        let Select { logits, n, topk } = self;
+        if n <= topk {
+            return (0..n as u32).collect();
+        }
+        let logits = &logits[..4 * n];
+        let mut bound = guess(logits, n, topk);
+        let mut good = 0;
+        for value in logits.as_chunks::<4>().0 {
+            good += u32::from(f32::from_le_bytes(*value) >= bound);
+        }
+        if (good as usize) < topk {
+            bound = f32::MIN;
+        }
+        // The value above, the lower position better. NaN and -inf reach no bound.
+        let mut candidates: Vec<u64> = Vec::with_capacity(good as usize);
+        for (block, values) in logits.chunks(4 * BLOCK).enumerate() {
+            let (values, _) = values.as_chunks::<4>();
+            let mut any = false;
+            for value in values {
+                any |= f32::from_le_bytes(*value) >= bound;
+            }
+            if any {
+                for (place, value) in values.iter().enumerate() {
+                    let value = f32::from_le_bytes(*value);
+                    if value >= bound {
+                        let position = (block * BLOCK + place) as u32;
+                        candidates.push(u64::from(ordered(value)) << 32 | u64::from(!position));
+                    }
+                }
+            }
+        }
+        let mut last = 0;
+        if candidates.len() > topk {
+            let mut rest = candidates.clone();
+            last = *rest.select_nth_unstable_by(topk - 1, |a, b| b.cmp(a)).1;
+        }
+        candidates.into_iter().filter(|&candidate| candidate >= last).map(|candidate| !(candidate as u32)).collect()
     }
-    let mut keys: Vec<u64> = (0..n).filter_map(|j| key(f32_at(logits, j), j)).collect();
-    if keys.len() > topk {
-        keys.select_nth_unstable_by(topk, |a, b| b.cmp(a));
-        keys.truncate(topk);
-    }
-    let mut positions: Vec<u32> = keys.into_iter().map(position).collect();
-    positions.sort_unstable();
-    positions
 }
 
 pub(super) fn run(args: TopkSelect<'_, HostBuffer>) {
     let (rows, topk, stride) = (args.rows as usize, args.topk as usize, args.stride_logits as usize);
     let (logits, lens) = (&args.index_logits.bytes, &args.context_lens.bytes);
-    let chosen: Vec<Vec<u32>> = (0..rows)
-        .into_par_iter()
-        .map(|row| {
-            let n = (s32_at(lens, row).max(0) as usize).min(stride);
-            select(&logits[4 * row * stride..], n, topk)
-        })
-        .collect();
+    let select = |row: usize| {
+        let n = (s32_at(lens, row).max(0) as usize).min(stride);
+        widest(Select { logits: &logits[4 * row * stride..], n, topk })
+    };
+    let chosen: Vec<Vec<u32>> = if alone(rows * stride) {
+        (0..rows).map(select).collect()
+    } else {
+        (0..rows).into_par_iter().map(select).collect()
+    };
 
     let write = |out: &mut HostBuffer, of: &dyn Fn(usize, u32) -> i32| {
         for (row, (line, chosen)) in out.bytes.chunks_exact_mut(4 * topk).zip(&chosen).enumerate() {
