@@ -39,6 +39,10 @@ pub enum Command {
     Mutants(MutantsArgs),
     /// Bytes of the cache term by term, and the tokens and sequences that fit into a card.
     Plan(PlanArgs),
+    /// Show what a checkpoint holds and what is wrong with it.
+    Inspect(InspectArgs),
+    /// Write a checkpoint of random weights in the released format.
+    MakeCheckpoint(MakeCheckpointArgs),
 }
 
 /// Options of `devices`.
@@ -239,4 +243,48 @@ pub struct PlanArgs {
     /// Write the plan as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+/// Options of `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// Folder with config.json and safetensors files.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Also decode every tensor and look for values that are not finite and experts that do not exist.
+    #[arg(long)]
+    pub values: bool,
+    /// Write what is shown as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// How `make-checkpoint` stores weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StoreKind {
+    /// Everything in f32.
+    Fp32,
+    /// Matrices in bf16, small tensors in f32.
+    Bf16,
+    /// As released: linear layers in e4m3, routed experts in e2m1, with ue8m0 scales.
+    Fp8fp4,
+}
+
+/// Options of `make-checkpoint`.
+#[derive(Debug, Args)]
+pub struct MakeCheckpointArgs {
+    /// New or empty folder.
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Model: tiny, mini, v4-flash, v4-pro or flash-N-layers (the first N of Flash).
+    #[arg(long, default_value = "tiny", value_name = "NAME")]
+    pub preset: String,
+    /// Seed of the weights; the same seed gives the same bytes, and the same model in every store.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Storage of the weights.
+    #[arg(long, value_enum, default_value_t = StoreKind::Fp8fp4)]
+    pub store: StoreKind,
+    /// MiB from which on a weight file is closed.
+    #[arg(long, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1 << 40))]
+    pub shard_mib: u64,
 }

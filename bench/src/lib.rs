@@ -1,6 +1,7 @@
 //! The `sm120` command: parity, mutation score, benchmarks, reports.
 #![forbid(unsafe_code)]
 
+pub mod checkpoints;
 pub mod cli;
 pub mod devices;
 pub mod e2e;

@@ -1,10 +1,10 @@
 //! `sm120`: see [`bench::cli`].
 
-use bench::cli::{Cli, Command, DevicesArgs, MutantsArgs, ParityArgs, PlanArgs};
+use bench::cli::{Cli, Command, DevicesArgs, InspectArgs, MakeCheckpointArgs, MutantsArgs, ParityArgs, PlanArgs};
 use bench::e2e::{self, E2eArgs, E2eReport};
 use bench::generate::{self, GenerateArgs};
 use bench::report::{self, Report};
-use bench::{devices, job, mutants, plan};
+use bench::{checkpoints, devices, job, mutants, plan};
 use clap::Parser;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -43,6 +43,8 @@ fn main() -> ExitCode {
         Some(Command::Generate(args)) => completion(&args),
         Some(Command::Mutants(args)) => mutation_score(&args),
         Some(Command::Plan(args)) => memory_plan(&args),
+        Some(Command::Inspect(args)) => inspect(&args),
+        Some(Command::MakeCheckpoint(args)) => make_checkpoint(&args),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -168,6 +170,21 @@ fn memory_plan(args: &PlanArgs) -> Result<bool, Failure> {
     let report = plan::plan(args)?;
     out!("{}", report.render());
     write_json(args.json.as_deref(), &report)?;
+    Ok(true)
+}
+
+/// Shows a checkpoint; an error if it cannot be loaded.
+fn inspect(args: &InspectArgs) -> Result<bool, Failure> {
+    check_json(args.json.as_deref())?;
+    let inspection = checkpoints::inspect(args)?;
+    out!("{}", inspection.text());
+    write_json(args.json.as_deref(), &inspection)?;
+    inspection.verdict().map_err(Failure::from)?;
+    Ok(true)
+}
+
+fn make_checkpoint(args: &MakeCheckpointArgs) -> Result<bool, Failure> {
+    outln!("{}", checkpoints::make(args)?);
     Ok(true)
 }
 

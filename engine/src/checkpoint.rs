@@ -12,6 +12,7 @@ pub mod names;
 mod open;
 mod problems;
 mod random;
+mod values;
 
 pub use names::{Class, Naming};
 pub use open::{Survey, survey};

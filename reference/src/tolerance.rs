@@ -5,6 +5,7 @@
 //! be positive; for attention outputs `sum_i p_i |v_i|`; for an lse `max_i sm_scale * sum_d |q k_i|`, at least 1; for
 //! attention outputs in f32 the product of the two.
 
+pub mod products;
 pub mod rows;
 pub mod streams;
 
@@ -42,15 +43,6 @@ pub const COMBINE_OUT: Bound = Bound { abs: 32.0 * F32, rel: 1.25 * BF16, differ
 /// Log-sum-exp of a merge.
 pub const COMBINE_LSE: Bound = Bound { abs: 16.0 * F32, rel: 16.0 * F32, difference: 1e-8 };
 
-/// Output of a product, f32.
-pub const PRODUCT_F32: Bound = Bound { abs: 64.0 * F32, rel: 0.0, difference: 1e-8 };
-/// Output of a product, bf16.
-pub const PRODUCT_BF16: Bound = Bound { abs: 64.0 * F32, rel: 1.25 * BF16, difference: 5e-6 };
-/// Output of the experts from f32 activations.
-pub const EXPERTS_F32: Bound = Bound { abs: 64.0 * F32, rel: 0.0, difference: 1e-8 };
-/// Output of the experts from bf16 activations.
-pub const EXPERTS_BF16: Bound = Bound { abs: 1.5 * BF16, rel: 0.0, difference: 2e-6 };
-
 /// Index logits of an outside implementation, computed from the same stored codes.
 pub const OUTSIDE_LOGITS: Bound = Bound { abs: 1e-5, rel: 1e-5, difference: 1e-8 };
 /// Attention of an outside implementation from the same stored bytes; the magnitude is the largest output.
@@ -59,7 +51,7 @@ pub const OUTSIDE_ATTENTION: Bound = Bound { abs: 1e-2, rel: 0.0, difference: 1e
 pub const OUTSIDE_LSE: Bound = Bound { abs: 1e-4, rel: 1e-5, difference: 1e-8 };
 
 /// Every output of the operations of sparse attention.
-const ATTENTION: [Tolerance; 23] = [
+const ATTENTION: [Tolerance; 19] = [
     Tolerance {
         op: "index_logits_decode",
         output: "index_logits",
@@ -161,34 +153,6 @@ const ATTENTION: [Tolerance; 23] = [
         why: "a copy, or one correctly rounded conversion",
     },
     Tolerance {
-        op: "linear",
-        output: "out (f32)",
-        bound: Some(PRODUCT_F32),
-        why: "weights are decoded exactly, up to 4,096 products summed in f32 in any order: sqrt(4096) = 64 roundings of \
-              2^-24 of sum abs(x w)",
-    },
-    Tolerance {
-        op: "linear",
-        output: "out (bf16)",
-        bound: Some(PRODUCT_BF16),
-        why: "the same sum, rounded to bf16 once, 2^-8; a quarter more for the sum",
-    },
-    Tolerance {
-        op: "moe_experts",
-        output: "out (f32 activations)",
-        bound: Some(EXPERTS_F32),
-        why: "as linear; the magnitude carries the terms of both products through the gate: \
-              sum abs(weight w2) (abs(silu'(a) b) sum abs(x w1) + abs(silu(a)) sum abs(x w3) + abs(h))",
-    },
-    Tolerance {
-        op: "moe_experts",
-        output: "out (bf16 activations)",
-        bound: Some(EXPERTS_BF16),
-        why: "a, b and h are stored in bf16 on both sides, but a sum that lies between two of them may fall to either: one \
-              step of 2^-8 each, carried through the gate as above, half more. Whole tensor: one stored value in ten may \
-              be such a step off, 2^-15 / 10 / 2",
-    },
-    Tolerance {
         op: "index_logits_decode",
         output: "index_logits against golden values",
         bound: Some(OUTSIDE_LOGITS),
@@ -220,7 +184,7 @@ pub fn scale_by_scores(out: &mut Cells, lse: &Cells) {
 
 /// Every output of every operation.
 pub fn table() -> Vec<Tolerance> {
-    [&ATTENTION[..], &streams::TABLE, &rows::TABLE].concat()
+    [&ATTENTION[..], &streams::TABLE, &rows::TABLE, &products::TABLE].concat()
 }
 
 /// The table as Markdown.

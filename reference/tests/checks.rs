@@ -1,5 +1,7 @@
 //! What is refused, and in which words. A buffer is only its size here: checks need no device.
 
+#[path = "checks/products.rs"]
+mod products;
 #[path = "checks/rows.rs"]
 mod rows;
 #[path = "checks/streams.rs"]

@@ -21,12 +21,22 @@ fn shipped() -> GoldenDir {
 #[test]
 fn every_golden_case() {
     let cases = golden::cases(&shipped()).unwrap();
-    assert_eq!(cases.len(), 2 + 2 * 4 + 2 * 2 + 4 * 2 + 2 * 4 * 2);
+    assert_eq!(cases.len(), 2 + 2 * 4 + 2 * 2 + 2 + 4 * 2 + 2 * 4 * 2);
     for case in &cases {
         let report = suite::run_case(&ReferenceOps, case, 0, Fill::Poison);
         assert!(report.passes(), "{report}");
         assert!(report.verdicts.iter().any(|v| v.output.ends_with("against outside values")), "{}", case.name);
     }
+}
+
+/// The scales of the activations are those that the outside program chose; their codes are judged by the products.
+#[test]
+fn activations_of_a_product_have_the_scales_of_the_description() {
+    let file = shipped().file("kernels").unwrap();
+    let x = file.bf16s("linear.x", &[3, 256]).unwrap();
+    let want = file.bytes("linear.x_scale", "U8", &[3, 2]).unwrap();
+    let scales = x.as_chunks::<D_INDEX>().0.iter().map(|tile| quantise_index_row(tile, ScaleRule::PowerOfTwo).0);
+    assert_eq!(scales.collect::<Vec<f32>>(), want.into_iter().map(ue8m0_decode).collect::<Vec<f32>>());
 }
 
 #[test]

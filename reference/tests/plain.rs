@@ -1,5 +1,7 @@
 //! The edges of the plain operations, by hand: what golden values do not reach.
 
+#[path = "plain/products.rs"]
+mod products;
 #[path = "plain/rows.rs"]
 mod rows;
 #[path = "plain/streams.rs"]

@@ -44,6 +44,8 @@ fn schedules() {
     assert_eq!(ModelConfig::flash_layers(5).unwrap().layers, [Swa, Swa, Csa, Hca, Csa]);
     assert_eq!(ModelConfig::flash_layers(1).unwrap().num_hash_layers, 1);
     assert_eq!([0, 44].map(ModelConfig::flash_layers), [None, None]);
+    assert_eq!(ModelConfig::preset("flash-5-layers"), ModelConfig::flash_layers(5));
+    assert_eq!(["flash-0-layers", "flash--layers", "tiny "].map(ModelConfig::preset), [None, None, None]);
     assert_eq!(ModelConfig::v4_flash().o_group_inputs(), 4096);
     assert_eq!(ModelConfig::v4_flash().hc_mixes(), 24);
 }

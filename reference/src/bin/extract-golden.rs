@@ -17,10 +17,11 @@ use safetensors::tensor::{TensorView, serialize};
 use sha2::{Digest, Sha256};
 
 /// Target file, source file, and the tensors by prefix.
-const PARTS: [(&str, &str, &[&str]); 17] = [
+const PARTS: [(&str, &str, &[&str]); 18] = [
     ("kernels.1", "kernels", &["seq_len", "n_rows", "page_table", "kv."]),
     ("kernels.2", "kernels", &["index."]),
     ("kernels.3", "kernels", &["attn."]),
+    ("kernels.4", "kernels", &["linear."]),
     ("goldens.1", "goldens", &["probe_positions", "layers.*.q", "layers.*.topk"]),
     ("goldens.2", "goldens", &["layers.*.index_w", "layers.*.index_k"]),
     ("goldens.3", "goldens", &["input_ids", "gen.", "logits", "layers.*.attn_in", "layers.*.attn_out"]),

@@ -11,19 +11,20 @@ use ndarray::ArrayD;
 use super::Size;
 use super::sparse_mla_decode::SM_SCALE;
 use crate::compare::{Bound, Float};
-use crate::formats::{bf16_bytes, f32_bytes, s32_bytes};
+use crate::formats::{bf16_bytes, e4m3_decode, f32_bytes, quantise_index_row, s32_bytes};
 use crate::golden::{GoldenDir, GoldenError, GoldenFile};
 use crate::layout::{
     D_INDEX, D_KV, D_NOPE, D_ROPE, INDEX_HEADS, LOGITS_STRIDE_MULTIPLE, NOPE_TILES, bf16_kv, f32_row, index_k_bf16,
     index_k_fp4_data, index_k_fp4_scale, index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
-use crate::ops::{Dtype, IndexKFormat, KvFormat, Pages, ScaleRule};
+use crate::ops::{Dtype, IndexKFormat, KvFormat, Pages, ScaleRule, WeightFormat};
 use crate::plain::{Cells, Exact, kv_row};
 use crate::problem::{
-    Expected, ExpectedOutput, IndexLogitsProblem, ListProblem, Memory, Problem, RowFormat, SparseMlaProblem,
-    TopkProblem, WriteProblem,
+    Expected, ExpectedOutput, IndexLogitsProblem, LinearProblem, ListProblem, Memory, Problem, ProductsProblem,
+    RowFormat, SparseMlaProblem, TopkProblem, WeightMemory, WriteProblem,
 };
 use crate::suite::{Case, Task};
+use crate::tolerance::products::OUTSIDE_PRODUCT;
 use crate::tolerance::{OUTSIDE_ATTENTION, OUTSIDE_LOGITS, OUTSIDE_LSE};
 
 /// Index formats of the golden files that the operations know.
@@ -209,7 +210,57 @@ pub fn operators(dir: &GoldenDir) -> Result<Vec<Case>, GoldenError> {
             cases.push(case("sparse_mla_decode", format!("kernels_{kind}_{}", format.name()), attention.task()));
         }
     }
+    for (name, format, n) in [("8", WeightFormat::Fp8Block128, 256), ("4", WeightFormat::Fp4Block32, 64)] {
+        cases.push(case("linear", format!("kernels_{}", format.name()), product(&file, name, format, n)?));
+    }
     Ok(cases)
+}
+
+/// A product whose activations are quantised per row and 128 channels first: e4m3 codes times a power of two, bf16 numbers.
+fn product(file: &GoldenFile, name: &str, format: WeightFormat, n: usize) -> Result<Task, GoldenError> {
+    const T: usize = 3;
+    const K: usize = 256;
+    let given = file.bf16s("linear.x", &[T, K])?;
+    let quantised: Vec<f32> = given
+        .as_chunks::<D_INDEX>()
+        .0
+        .iter()
+        .flat_map(|tile| {
+            let (scale, codes) = quantise_index_row(tile, ScaleRule::PowerOfTwo);
+            codes.map(|code| e4m3_decode(code) * scale)
+        })
+        .collect();
+    let data = file.bytes(&format!("linear.w{name}"), "U8", &[n, format.data_bytes(1, K as u64) as usize])?;
+    let scales = match format {
+        WeightFormat::Fp8Block128 => [n / 128, K / 128],
+        _ => [n, K / 32],
+    };
+    let scale = file.bytes(&format!("linear.w{name}_scale"), "U8", &scales)?;
+    let want = file.f32s(&format!("linear.y{name}"), &[T, n])?;
+    let cells = want.chunks_exact(n).flat_map(|row| {
+        let magnitude = largest(row);
+        row.iter().map(move |&value| Some(Exact { value: f64::from(value), magnitude }))
+    });
+    let cells = ArrayD::from_shape_vec(vec![T, n], cells.collect()).expect("as many values");
+    let problem = ProductsProblem::Linear(LinearProblem {
+        dtype: Dtype::Bf16,
+        x: Memory::full("x", bf16_bytes(&quantised)),
+        weight: WeightMemory {
+            format,
+            data: Memory::full("weight.data", data),
+            scale: Some(Memory::full("weight.scale", scale)),
+        },
+        out_dtype: Dtype::F32,
+        accumulate: None,
+        t: T as u32,
+        groups: 1,
+        n: n as u32,
+        k: K as u32,
+        stride_x: K as u64,
+        stride_out: n as u64,
+    });
+    let outside = outside("out", cells, Float::F32, vec![n as u64, 1], OUTSIDE_PRODUCT);
+    Ok(Task { problem: Problem::Products(Box::new(problem)), outside: vec![outside] })
 }
 
 /// Page 4 of the pool is written from bf16 rows.

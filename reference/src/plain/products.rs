@@ -1,6 +1,6 @@
 //! Products with stored weights, and the routed experts made of them.
 
-use ndarray::{Array1, Array2};
+use ndarray::Array2;
 
 use super::{Bytes, Cells, Exact};
 use crate::formats::{bf16, bf16s, e2m1_decode, e4m3_decode, f32s, s32s, ue8m0_decode};
@@ -110,37 +110,38 @@ fn gated(dtype: Dtype, [a, a_off]: [f64; 2], [b, b_off]: [f64; 2], limit: f64) -
     [value, (slope * a_off * cut_b).abs() + (silu * b_off).abs() + value.abs()]
 }
 
-/// `moe_experts`, `[t, d]`.
+/// `moe_experts`, `[t, d]`. Expert by expert; in f64 the order of a token's picks does not show.
 pub fn moe_experts(args: &MoeExperts<'_, Bytes>) -> Cells {
     let [t, d, inter, topk] = [args.t, args.d, args.inter, args.topk].map(|size| size as usize);
     let (ids, weights) = (s32s(args.expert_ids), f32s(args.expert_weights));
-    let local = |id: i32| {
-        let expert = u32::try_from(id).ok()?.checked_sub(args.first_expert)?;
-        (expert < args.num_experts).then_some(expert as usize)
-    };
-    // The sum of a token over its picks, so far.
-    let mut sums = vec![Array1::from_elem(d, Exact { value: 0.0, magnitude: 0.0 }); t];
-    let add = |token: usize, expert: usize, weight: f64, sum: &mut Array1<Exact>| {
-        let x = row_of(args.dtype, args.x, (token * d) as u64, d);
-        let pre = |row: usize| {
-            let exact = product(&weight_row(&args.w13, expert * 2 * inter + row, d), &x);
-            [stored(args.dtype, exact.value), off(args.dtype, exact)]
-        };
-        let h: Vec<[f64; 2]> =
-            (0..inter).map(|i| gated(args.dtype, pre(i), pre(inter + i), f64::from(args.limit))).collect();
-        for (channel, sum) in sum.iter_mut().enumerate() {
-            let row = weight_row(&args.w2, expert * d + channel, inter);
-            let terms = || row.iter().map(|&w| f64::from(w)).zip(&h);
-            sum.value += weight * terms().map(|(w, h)| w * h[0]).sum::<f64>();
-            sum.magnitude += weight.abs() * terms().map(|(w, h)| w.abs() * h[1]).sum::<f64>();
+    let zero = Exact { value: 0.0, magnitude: 0.0 };
+    let mut sums = Array2::from_elem((t, d), zero);
+    for expert in 0..args.num_experts {
+        let id = i64::from(args.first_expert) + i64::from(expert);
+        let picks: Vec<usize> = (0..t * topk).filter(|&pick| i64::from(ids[pick]) == id).collect();
+        if picks.is_empty() {
+            continue;
         }
-    };
-    for (token, sum) in sums.iter_mut().enumerate() {
-        for pick in token * topk..(token + 1) * topk {
-            if let Some(expert) = local(ids[pick]) {
-                add(token, expert, f64::from(weights[pick]), sum);
+        let expert = expert as usize;
+        let rows = |weight, rows: usize, k| -> Vec<Vec<f32>> {
+            (expert * rows..(expert + 1) * rows).map(|row| weight_row(weight, row, k)).collect()
+        };
+        let (w13, w2) = (rows(&args.w13, 2 * inter, d), rows(&args.w2, d, inter));
+        for pick in picks {
+            let (token, weight) = (pick / topk, f64::from(weights[pick]));
+            let x = row_of(args.dtype, args.x, (token * d) as u64, d);
+            let pre = |row: usize| {
+                let exact = product(&w13[row], &x);
+                [stored(args.dtype, exact.value), off(args.dtype, exact)]
+            };
+            let h: Vec<[f64; 2]> =
+                (0..inter).map(|i| gated(args.dtype, pre(i), pre(inter + i), f64::from(args.limit))).collect();
+            for (row, sum) in w2.iter().zip(sums.row_mut(token)) {
+                let terms = || row.iter().map(|&w| f64::from(w)).zip(&h);
+                sum.value += weight * terms().map(|(w, h)| w * h[0]).sum::<f64>();
+                sum.magnitude += weight.abs() * terms().map(|(w, h)| w.abs() * h[1]).sum::<f64>();
             }
         }
     }
-    Array2::from_shape_fn((t, d), |(token, channel)| Some(sums[token][channel])).into_dyn()
+    sums.map(|&exact| Some(exact)).into_dyn()
 }

@@ -137,14 +137,18 @@ fn floats(cells: plain::Cells, dtype: Dtype, stride: u64, bound: Bound) -> Vec<E
 }
 
 impl LinearProblem {
-    /// Contents of `out` before the call.
+    /// Contents of `out` before the call: what is to be added to, or NaN, so that adding to it shows.
     fn before(&self) -> Bytes {
-        let columns = u64::from(self.groups) * u64::from(self.n);
-        let elements = if self.t == 0 { 0 } else { u64::from(self.t - 1) * self.stride_out + columns };
-        let mut bytes = vec![BEFORE; (elements * self.out_dtype.bytes()) as usize];
-        for (row, values) in self.accumulate.iter().flat_map(|all| all.chunks(columns as usize)).enumerate() {
-            let at = 4 * row * self.stride_out as usize;
-            bytes[at..at + 4 * columns as usize].copy_from_slice(&f32_bytes(values));
+        let columns = (self.groups * self.n) as usize;
+        let (element, stride) = (self.out_dtype.bytes() as usize, self.stride_out as usize);
+        let elements = if self.t == 0 { 0 } else { (self.t as usize - 1) * stride + columns };
+        let mut bytes = vec![BEFORE; elements * element];
+        for (row, bytes) in bytes.chunks_mut(element * stride).enumerate() {
+            let values = &mut bytes[..element * columns];
+            match &self.accumulate {
+                Some(all) => values.copy_from_slice(&f32_bytes(&all[row * columns..(row + 1) * columns])),
+                None => values.fill(0xff),
+            }
         }
         bytes
     }
@@ -179,11 +183,7 @@ impl LinearProblem {
     fn expected(&self) -> Vec<ExpectedOutput> {
         let (x, weight, mut out) = (self.x.image(), self.weight.image(), self.before());
         let cells = plain::products::linear(&self.operands(&x, &weight, &mut out));
-        let bound = match self.out_dtype {
-            Dtype::F32 => tolerance::PRODUCT_F32,
-            Dtype::Bf16 => tolerance::PRODUCT_BF16,
-        };
-        floats(cells, self.out_dtype, self.stride_out, bound)
+        floats(cells, self.out_dtype, self.stride_out, tolerance::products::linear(self.out_dtype))
     }
 }
 
@@ -225,10 +225,6 @@ impl MoeProblem {
         let (x, ids, weights) = (self.x.image(), self.expert_ids.image(), self.expert_weights.image());
         let (w13, w2) = (self.w13.image(), self.w2.image());
         let cells = plain::products::moe_experts(&self.operands([&x, &ids, &weights], [&w13, &w2], &mut Vec::new()));
-        let bound = match self.dtype {
-            Dtype::F32 => tolerance::EXPERTS_F32,
-            Dtype::Bf16 => tolerance::EXPERTS_BF16,
-        };
-        floats(cells, Dtype::F32, u64::from(self.d), bound)
+        floats(cells, Dtype::F32, u64::from(self.d), tolerance::products::moe_experts(self.dtype))
     }
 }

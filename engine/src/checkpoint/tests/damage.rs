@@ -268,6 +268,27 @@ fn unused_draft() {
     assert_eq!(survey.ignored.len(), SOUND.1.keys().filter(|name| name.starts_with("mtp.")).count());
 }
 
+/// Codes for NaN, an infinite scale product and an id without an expert: found by reading, not by opening.
+#[test]
+fn wrong_values_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), micro().to_json()).unwrap();
+    let mut tensors = SOUND.1.clone();
+    tensors.get_mut("layers.1.attn.wkv.weight").unwrap().2[32 + 5] = 0x7f;
+    tensors.get_mut("layers.1.ffn.experts.1.w2.scale").unwrap().2[3] = 255;
+    tensors.get_mut("layers.0.ffn.gate.tid2eid").unwrap().2[8 * 7] = 3;
+    tensors.get_mut("norm.weight").unwrap().2[..2].copy_from_slice(&bf16::NEG_INFINITY.to_le_bytes());
+    std::fs::write(folder.path().join("model.safetensors"), serialize(&tensors)).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let text = checkpoint.check_values(|_| {}).to_string();
+    says(&text, &["4 problems", "layers.1.attn.wkv.weight: expected finite values, got NaN in row 1, column 5"]);
+    says(&text, &["layers.1.ffn.experts.1.w2.weight: expected finite values, got NaN in row 3, column 0"]);
+    says(&text, &["layers.0.ffn.gate.tid2eid: expected ids below 3, got 3 at element 7"]);
+    says(&text, &["norm.weight: expected finite values, got -inf in row 0, column 0"]);
+    std::fs::write(folder.path().join("model.safetensors"), &SOUND.0).unwrap();
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().check_values(|_| {}).count(), 0);
+}
+
 /// Cut at every byte up to the first data, and at every end of a tensor and the bytes around it.
 #[test]
 fn truncated_at_every_boundary() {
@@ -285,6 +306,9 @@ fn truncated_at_every_boundary() {
 }
 
 proptest! {
+    // Each case writes and maps files.
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     /// Any byte of the header changed to any other: problems, or a checkpoint that can be read to the end.
     #[test]
     fn flipped_header_bytes(at: prop::sample::Index, byte: u8, also: prop::sample::Index, other: u8) {
