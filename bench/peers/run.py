@@ -93,6 +93,7 @@ class Bench:
                     "--device",
                     "host",
                     "--ignore-eos",
+                    "--warm-up",
                 ]
             else:
                 command = [

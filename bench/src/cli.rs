@@ -2,6 +2,7 @@
 
 use crate::e2e::E2eArgs;
 use crate::generate::GenerateArgs;
+use crate::host_ops::BenchHostArgs;
 use crate::plan::parse_bytes;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -33,6 +34,8 @@ pub enum Command {
     Parity(ParityArgs),
     /// Run closed-loop clients against the engine: throughput and latencies.
     E2e(E2eArgs),
+    /// Time the heaviest operations on the host.
+    BenchHost(BenchHostArgs),
     /// Print one completion as it comes.
     Generate(GenerateArgs),
     /// Remove every wait, barrier, fence and arrive from the kernels' PTX in turn; each removal must be noticed.

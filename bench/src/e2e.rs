@@ -31,9 +31,12 @@ pub struct E2eArgs {
     /// Tokens to generate per request.
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub new_tokens: u32,
-    /// Requests of a run; default: 2 per client, at least 4.
+    /// Requests of a run; default: one per client, at least 8.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub requests: Option<u32>,
+    /// Run everything once before it is measured, on other prompts.
+    #[arg(long)]
+    pub warm_up: bool,
     /// Prompts from this text, consecutive pieces, instead of random tokens.
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
@@ -245,7 +248,7 @@ fn checksum(texts: &[Vec<u32>]) -> String {
 
 /// Closed-loop clients: each submits its next request when the one before has ended.
 pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool) -> Result<Run, E2eError> {
-    let requests = args.requests.map_or((2 * concurrency as usize).max(4), |n| n as usize);
+    let requests = args.requests.map_or((concurrency as usize).max(8), |n| n as usize);
     let tokenizer = Tokenizer::open(Path::new(&serving.setup.model), &serving.config)?;
     let prompts = prompts(args, serving, requests, &tokenizer)?;
     let stop =
@@ -339,6 +342,9 @@ pub fn all(args: &E2eArgs, quiet: bool) -> Result<E2eReport, E2eError> {
     let mut serving = model.start(checkpoint, context, quiet)?;
     let mut runs = Vec::new();
     for &concurrency in &args.concurrency {
+        if args.warm_up {
+            run(&mut serving, &E2eArgs { seed: !args.seed, ..args.clone() }, concurrency, true)?;
+        }
         runs.push(run(&mut serving, args, concurrency, quiet)?);
     }
     Ok(E2eReport { setup: serving.setup, machine: crate::report::machine_facts(), runs })

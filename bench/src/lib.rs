@@ -6,6 +6,7 @@ pub mod cli;
 pub mod devices;
 pub mod e2e;
 pub mod generate;
+pub mod host_ops;
 pub mod job;
 pub mod mutants;
 pub mod parity;

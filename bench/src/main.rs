@@ -3,6 +3,7 @@
 use bench::cli::{Cli, Command, DevicesArgs, InspectArgs, MakeCheckpointArgs, MutantsArgs, ParityArgs, PlanArgs};
 use bench::e2e::{self, E2eArgs, E2eReport};
 use bench::generate::{self, GenerateArgs};
+use bench::host_ops::{self, BenchHostArgs};
 use bench::report::{self, Report};
 use bench::{checkpoints, devices, job, mutants, plan};
 use clap::Parser;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Some(Command::Devices(args)) => list_devices(&args),
         Some(Command::Parity(args)) => parity(&args),
         Some(Command::E2e(args)) => end_to_end(&args),
+        Some(Command::BenchHost(args)) => bench_host(&args),
         Some(Command::Generate(args)) => completion(&args),
         Some(Command::Mutants(args)) => mutation_score(&args),
         Some(Command::Plan(args)) => memory_plan(&args),
@@ -113,6 +115,17 @@ fn end_to_end(args: &E2eArgs) -> Result<bool, Failure> {
     write_json(args.json.as_deref(), &report)?;
     outln!("report: {}", readme.display());
     Ok(report.passes())
+}
+
+fn bench_host(args: &BenchHostArgs) -> Result<bool, Failure> {
+    check_json(args.json.as_deref())?;
+    let report = host_ops::run(args.repeats)?;
+    let rows = report.operations.iter().map(|r| {
+        [r.operation.to_owned(), r.shape.to_owned(), format!("{:.2}", r.min_ms), format!("{:.2}", r.median_ms)]
+    });
+    out!("{}", report::table(["operation", "shape", "min ms", "median ms"], rows));
+    write_json(args.json.as_deref(), &report)?;
+    Ok(true)
 }
 
 fn completion(args: &GenerateArgs) -> Result<bool, Failure> {

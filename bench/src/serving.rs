@@ -72,7 +72,7 @@ pub struct ModelArgs {
     /// Checkpoint folder (config.json, safetensors); default: a random one of --preset.
     #[arg(long, value_name = "DIR", conflicts_with = "preset")]
     pub model: Option<PathBuf>,
-    /// Sizes of the random checkpoint: tiny, mini, flash-N-layers.
+    /// Sizes of the random checkpoint: tiny, mini, peers, flash-N-layers.
     #[arg(long, default_value = "mini", value_name = "NAME")]
     pub preset: String,
     /// Seed of the random checkpoint.
@@ -113,9 +113,6 @@ pub struct ModelArgs {
 /// Why there is no engine.
 #[derive(Debug, Error)]
 pub enum ServingError {
-    /// Preset name.
-    #[error("--preset: expected tiny, mini or flash-N-layers (N from 1 to 43), got `{0}`")]
-    Preset(String),
     /// A choice that the model cannot take.
     #[error("{option}: expected {expected}, got {got}")]
     Choice {
@@ -185,12 +182,11 @@ pub struct Serving {
 
 /// The configuration of a preset.
 pub fn preset(name: &str) -> Result<ModelConfig, ServingError> {
-    let layers = |name: &str| name.strip_prefix("flash-")?.strip_suffix("-layers")?.parse::<u32>().ok();
-    match name {
-        "tiny" => Ok(ModelConfig::tiny()),
-        "mini" => Ok(ModelConfig::mini()),
-        _ => layers(name).and_then(ModelConfig::flash_layers).ok_or_else(|| ServingError::Preset(name.to_owned())),
-    }
+    ModelConfig::preset(name).ok_or_else(|| ServingError::Choice {
+        option: "--preset",
+        expected: ModelConfig::PRESETS.to_owned(),
+        got: name.to_owned(),
+    })
 }
 
 impl ModelArgs {
@@ -207,7 +203,12 @@ impl ModelArgs {
             return Ok(checkpoint);
         }
         let _ = std::fs::remove_dir_all(&dir);
-        let make = Make { config: &config, seed: self.model_seed, store: Store::Fp8Fp4, shard_bytes: 1 << 30 };
+        let make = Make {
+            config: &config,
+            seed: self.model_seed,
+            store: if config.quantised { Store::Fp8Fp4 } else { Store::Fp32 },
+            shard_bytes: 1 << 30,
+        };
         let bar = progress_bar(make.bytes(), "checkpoint", true);
         make.run(&dir, |bytes| bar.inc(bytes))?;
         bar.finish_and_clear();

@@ -5,13 +5,14 @@ use LayerKind::{Csa, Hca, Swa};
 
 impl ModelConfig {
     /// Names that [`ModelConfig::preset`] knows, for messages.
-    pub const PRESETS: &str = "tiny, mini, v4-flash, v4-pro or flash-N-layers with N from 1 to 43";
+    pub const PRESETS: &str = "tiny, mini, peers, v4-flash, v4-pro or flash-N-layers with N from 1 to 43";
 
     /// A preset by name.
     pub fn preset(name: &str) -> Option<Self> {
         match name {
             "tiny" => Some(Self::tiny()),
             "mini" => Some(Self::mini()),
+            "peers" => Some(Self::peers()),
             "v4-flash" => Some(Self::v4_flash()),
             "v4-pro" => Some(Self::v4_pro()),
             _ => Self::flash_layers(name.strip_prefix("flash-")?.strip_suffix("-layers")?.parse().ok()?),
@@ -121,6 +122,35 @@ impl ModelConfig {
             experts_per_tok: 3,
             moe_inter: 64,
             max_position: 4096,
+            ..Self::mini()
+        }
+    }
+
+    /// 4.3 M parameters in narrow heads, without a draft layer: small enough to measure other engines on the same CPU, and
+    /// within what their loaders take (an index head of 64 channels, a power of two for the Hadamard transform).
+    pub fn peers() -> Self {
+        ModelConfig {
+            vocab_size: 512,
+            hidden_size: 128,
+            layers: vec![Swa, Swa, Csa, Hca, Csa, Hca],
+            num_hash_layers: 3,
+            heads: 16,
+            head_dim: 80,
+            rope_dim: 16,
+            q_lora_rank: 64,
+            o_groups: 2,
+            o_lora_rank: 64,
+            window: 16,
+            index_heads: 16,
+            index_head_dim: 64,
+            index_topk: 8,
+            experts: 16,
+            experts_per_tok: 3,
+            moe_inter: 64,
+            max_position: 4096,
+            mtp_layers: 0,
+            quantised: false,
+            expert_dtype: None,
             ..Self::mini()
         }
     }
