@@ -1,5 +1,6 @@
 //! The whole model against values of an outside implementation, and against itself: pieces, batches, ranks, devices.
 
+mod devices;
 mod equal;
 mod formats;
 mod mtp;
