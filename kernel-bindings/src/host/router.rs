@@ -67,12 +67,12 @@ fn best(s: &[f32], bias: &[f32], picks: &mut [i32]) {
         *key = if sum.is_nan() { f32::NEG_INFINITY } else { sum };
     }
     let keys = &mut keys[..s.len()];
-    for i in 0..picks.len() {
+    for pick in picks {
         let most = keys.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         // Keys of picked experts are NaN, which equals nothing.
         let first = keys.iter().position(|&key| key == most).expect("there are at least as many experts as picks");
         keys[first] = f32::NAN;
-        picks[i] = first as i32;
+        *pick = first as i32;
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn affinities_of_the_description() {
         let table = [
-            (-20.0, 4.53999e-5),
+            (-20.0f32, 4.53999e-5),
             (-5.0, 0.0819472),
             (-1.0, 0.5596979),
             (0.0, 0.8325546),
@@ -92,7 +92,7 @@ mod tests {
             (25.0, 5.0),
         ];
         for (z, want) in table {
-            assert!((affinity(z) - want).abs() < 1e-6 * want, "{z}: {}", affinity(z));
+            assert!((f64::from(affinity(z)) - want).abs() < 1e-6 * want, "{z}: {}", affinity(z));
         }
         assert_eq!(affinity(f32::NEG_INFINITY), 0.0);
         assert_eq!(affinity(f32::INFINITY), f32::INFINITY);

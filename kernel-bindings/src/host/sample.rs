@@ -30,8 +30,8 @@ fn pick(line: &[u8], temperature: f32, seed: [u32; 2]) -> usize {
     for (v, logit) in logits {
         let key = if noisy {
             let quotient = logit / temperature;
-            // Most entries are too small for any noise to lift them (a NaN as well).
-            if !(quotient + MOST_NOISE > most) {
+            // Most entries are too small for any noise to lift them.
+            if quotient.is_nan() || quotient + MOST_NOISE <= most {
                 continue;
             }
             if drawn.0 != v / 4 {
