@@ -110,8 +110,11 @@ impl Batch {
         };
         for (row, entry) in plan.entries.iter().enumerate() {
             batch.push_tables(entry, shape)?;
+            let rows = (entry.start.0 + entry.num_tokens()) / shape.hca_ratio;
+            let hca_slots: Vec<i32> =
+                (0..rows).map(|row| row_slot(entry, shape, row, shape.hca_rows())).collect::<Result<_, _>>()?;
             for i in 0..entry.num_tokens() {
-                batch.push_token(entry, row as i32, i, shape)?;
+                batch.push_token(entry, row as i32, i, shape, &hca_slots)?;
             }
             batch.cu_seqlens.push(batch.positions.len() as i32);
         }
@@ -133,8 +136,15 @@ impl Batch {
         Ok(())
     }
 
-    /// Token `i` of an entry.
-    fn push_token(&mut self, entry: &StepEntry, seq: i32, i: u32, shape: &CacheShape) -> Result<(), MissingPage> {
+    /// Token `i` of an entry, whose HCA rows stand in `hca_slots`.
+    fn push_token(
+        &mut self,
+        entry: &StepEntry,
+        seq: i32,
+        i: u32,
+        shape: &CacheShape,
+        hca_slots: &[i32],
+    ) -> Result<(), MissingPage> {
         let position = entry.start.0 + i;
         let token = self.positions.len() as i32;
         let (id, id_row) = match entry.tokens.get(i as usize) {
@@ -154,16 +164,10 @@ impl Batch {
         self.positions.push(position as i32);
         self.seq.push(seq);
 
-        let missing = |table, position| MissingPage { sequence: entry.sequence, table, position };
         let window_slot = |position: u32| {
             let page = entry.window_table.get((position / shape.window_page_tokens) as usize).copied().flatten();
-            let page = page.ok_or(missing("window", position))?;
+            let page = page.ok_or(MissingPage { sequence: entry.sequence, table: "window", position })?;
             Ok(CacheShape::slot(page, shape.window_page_tokens, position))
-        };
-        let row_slot = |row: u32, rows_per_page: u32| {
-            let page = entry.compressed_table.get((row / rows_per_page) as usize);
-            let page = page.ok_or(missing("compressed", row * (shape.page_tokens / rows_per_page)))?;
-            Ok(CacheShape::slot(*page, rows_per_page, row))
         };
         self.window_mapping.push(window_slot(position)?);
         for p in (position + 1).saturating_sub(shape.window)..=position {
@@ -177,14 +181,12 @@ impl Batch {
             let num_rows = (position + 1) / ratio;
             rows.num_rows.push(num_rows as i32);
             if (position + 1).is_multiple_of(ratio) {
-                rows.slot_mapping.push(row_slot(num_rows - 1, rows_per_page)?);
+                rows.slot_mapping.push(row_slot(entry, shape, num_rows - 1, rows_per_page)?);
                 rows.row_tokens.push(token);
                 rows.row_positions.push(((num_rows - 1) * ratio) as i32);
             }
         }
-        for row in 0..(position + 1) / shape.hca_ratio {
-            self.hca_slots.push(row_slot(row, shape.hca_rows())?);
-        }
+        self.hca_slots.extend(&hca_slots[..((position + 1) / shape.hca_ratio) as usize]);
         self.hca_slots.resize(self.positions.len() * self.hca_width as usize, -1);
 
         let is_last = i + 1 == entry.tokens.len() as u32;
@@ -196,6 +198,14 @@ impl Batch {
         }
         Ok(())
     }
+}
+
+/// Slot of a compressed row.
+fn row_slot(entry: &StepEntry, shape: &CacheShape, row: u32, rows_per_page: u32) -> Result<i32, MissingPage> {
+    let page = entry.compressed_table.get((row / rows_per_page) as usize).copied();
+    let position = row * (shape.page_tokens / rows_per_page);
+    let page = page.ok_or(MissingPage { sequence: entry.sequence, table: "compressed", position })?;
+    Ok(CacheShape::slot(page, rows_per_page, row))
 }
 
 /// Appends a row, filled with -1 up to `columns`.

@@ -98,7 +98,7 @@ fn a_missing_page_is_named() {
     let mut compressed = plan();
     compressed.entries[1].compressed_table.clear();
     let error = Batch::new(&compressed, &SHAPE).unwrap_err().to_string();
-    assert_eq!(error, "sequence 8: expected a compressed page for position 4, got none");
+    assert_eq!(error, "sequence 8: expected a compressed page for position 0, got none");
 }
 
 /// The noise of a token is a function of seed and position: what stands beside it in the batch does not matter.
