@@ -20,6 +20,8 @@ const ROOT: NodeId = NodeId(0);
 #[derive(Debug)]
 struct Node {
     parent: NodeId,
+    /// Pages of the text up to this one's end.
+    depth: usize,
     hash: u64,
     tokens: Box<[TokenId]>,
     compressed: PageRef<Compressed>,
@@ -139,6 +141,8 @@ impl PrefixCache {
     ) -> Option<NodeId> {
         debug_assert_eq!(tokens.len(), compressed.len() * self.page_tokens, "whole pages");
         let parent = parent.filter(|id| self.nodes.contains_key(id));
+        let above = parent.map_or(compressed.len() - 1, |id| self.nodes[&id].depth);
+        debug_assert_eq!(above + 1, compressed.len(), "the parent is the text without its last page");
         let mut node = parent.unwrap_or(ROOT);
         // Without its parent (evicted meanwhile) the whole path is stored again.
         let known = if parent.is_some() { compressed.len() - 1 } else { 0 };
@@ -166,14 +170,26 @@ impl PrefixCache {
     fn add_node(&mut self, parent: NodeId, tokens: &[TokenId], compressed: PageRef<Compressed>) -> NodeId {
         let (id, hash) = (NodeId(self.next_id), (self.hash)(tokens));
         self.next_id += 1;
+        let mut depth = 1;
         if let Some(above) = self.nodes.get_mut(&parent) {
+            depth += above.depth;
             above.children += 1;
             self.leaves.remove(&(above.used, parent));
         }
         let tokens = tokens.into();
         self.nodes.insert(
             id,
-            Node { parent, hash, tokens, compressed, window: None, children: 0, used: self.clock, window_used: 0 },
+            Node {
+                parent,
+                depth,
+                hash,
+                tokens,
+                compressed,
+                window: None,
+                children: 0,
+                used: self.clock,
+                window_used: 0,
+            },
         );
         self.by_hash.insert((parent, hash), id);
         self.leaves.insert((self.clock, id));
