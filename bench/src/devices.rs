@@ -31,8 +31,12 @@ pub fn list() -> Vec<DeviceRow> {
         Ok(card) => {
             let (major, minor) = card.compute_capability();
             let properties = card.properties();
+            let library = match card.product_library() {
+                Ok(name) => format!("bf16 products by {name}"),
+                Err(why) => format!("bf16 products by the kernels ({why})"),
+            };
             let facts = format!(
-                "compute capability {major}.{minor}, {} SMs; {}",
+                "compute capability {major}.{minor}, {} SMs; {}; {library}",
                 properties.num_sms,
                 shipped(&properties.variants)
             );

@@ -1,11 +1,12 @@
 //! A card behind the NVIDIA driver. libcuda is opened at run time: the same binary runs where there is none, and says so.
 
-use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule, check_range};
+use crate::cublaslt::CublasLt;
+use crate::device::{Device, DeviceError, DeviceProperties, Launch, Matmul, PtxModule, check_range};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
 use kernels::Variant;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// One card and one stream on it.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub struct Cuda {
     capability: (i32, i32),
     stream: Arc<CudaStream>,
     modules: Mutex<HashMap<usize, LoadedModule>>,
+    /// Opened at the first product, or why it is not there.
+    products: OnceLock<Result<CublasLt, String>>,
 }
 
 /// Device memory; an empty buffer holds nothing.
@@ -67,12 +70,21 @@ impl Cuda {
             return Err(absent(format!("{name} has compute capability {major}.{minor}, 8.9 or more is needed")));
         }
         let properties = DeviceProperties { name, num_sms: num_sms as u32, variants, max_shared_bytes: shared as u32 };
-        Ok(Self { properties, capability, stream, modules: Mutex::default() })
+        Ok(Self { properties, capability, stream, modules: Mutex::default(), products: OnceLock::new() })
     }
 
     /// Compute capability as (major, minor).
     pub fn compute_capability(&self) -> (i32, i32) {
         self.capability
+    }
+
+    /// Opens the library for products of bf16 matrices if it is not open yet; `Err` says why the kernels do them instead.
+    pub fn product_library(&self) -> Result<&'static str, &str> {
+        self.products().map(|_| "cuBLASLt")
+    }
+
+    fn products(&self) -> Result<&CublasLt, &str> {
+        self.products.get_or_init(|| CublasLt::open(&self.stream)).as_ref().map_err(String::as_str)
     }
 
     /// Runs `work` between two events on the stream and returns the time between them in microseconds.
@@ -232,6 +244,17 @@ impl Device for Cuda {
             )
         }
         .map_err(|e| self.failed(launch.entry, e))
+    }
+
+    unsafe fn matmul(&self, product: &Matmul) -> Option<Result<(), DeviceError>> {
+        let library = self.products().ok()?;
+        // SAFETY: the contract of this method.
+        let outcome = unsafe { library.matmul(&self.stream, product) }?;
+        Some(outcome.map_err(|reason| DeviceError::Launch {
+            device: self.properties.name.clone(),
+            entry: "cublasLtMatmul".to_owned(),
+            reason,
+        }))
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {

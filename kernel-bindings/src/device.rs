@@ -113,6 +113,33 @@ pub enum DeviceError {
     },
 }
 
+/// Product of row-major matrices in device memory, per group `out[t, i] = sum_k x[t, k] weight[i, k]`: bf16 operands, f32 sums.
+#[derive(Debug, Clone, Copy)]
+pub struct Matmul {
+    /// Address of `[t, groups * k]` bf16.
+    pub x: u64,
+    /// Address of `[groups * n, k]` bf16, contiguous.
+    pub weight: u64,
+    /// Address of `[t, groups * n]`, f32 or bf16.
+    pub out: u64,
+    /// `out` is bf16.
+    pub out_bf16: bool,
+    /// Add to `out`.
+    pub accumulate: bool,
+    /// Rows of `x`.
+    pub t: u32,
+    /// Diagonal blocks.
+    pub groups: u32,
+    /// Outputs per group.
+    pub n: u32,
+    /// Inputs per group.
+    pub k: u32,
+    /// Row stride of `x`, elements.
+    pub stride_x: u64,
+    /// Row stride of `out`, elements.
+    pub stride_out: u64,
+}
+
 /// A place where PTX runs. Work is ordered as on one stream.
 pub trait Device {
     /// Device memory; freed when dropped.
@@ -135,6 +162,14 @@ pub trait Device {
     /// Launches an entry. `params` are the bytes of its one parameter struct; buffers whose addresses stand in it must
     /// outlive the work (the caller holds borrows of them across [`Device::download`] or [`Device::synchronize`]).
     fn launch(&self, launch: &Launch<'_>, params: &[u8]) -> Result<(), DeviceError>;
+    /// A product by a library of the device, in the order of the stream; `None` where there is none for it.
+    ///
+    /// # Safety
+    /// The addresses are of buffers of this device that hold the matrices and outlive the work, as for [`Device::launch`].
+    unsafe fn matmul(&self, product: &Matmul) -> Option<Result<(), DeviceError>> {
+        let _ = product;
+        None
+    }
     /// Waits for all work.
     fn synchronize(&self) -> Result<(), DeviceError>;
 }

@@ -3,6 +3,7 @@
 //! [`ops::KernelOps`] implements the contract [`reference::ops::Ops`] over any [`device::Device`]; [`host`] implements it
 //! in plain Rust with f32 arithmetic.
 
+mod cublaslt;
 pub mod cuda;
 pub mod device;
 pub mod emulated;

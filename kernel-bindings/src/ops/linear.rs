@@ -1,7 +1,8 @@
-//! `linear` on a device: weights streamed once for a few tokens, tiles of 64 x 64 for many.
+//! `linear` on a device: weights streamed once for a few tokens, tiles of 64 x 64 for many. A card multiplies many tokens with
+//! bf16 weights by its library, where there is one.
 
-use super::{KernelOps, ParamStruct};
-use crate::device::Device;
+use super::{KernelOps, ParamStruct, device_failed};
+use crate::device::{Device, Matmul};
 use kernels::Operation;
 use kernels::params::Sm120LinearParams;
 use reference::ops::{Dtype, Linear, OpsError, WeightFormat};
@@ -60,6 +61,25 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: Linear<'_, D::Buffer>)
             device: ops.properties().name.clone(),
             what: format!("{} tokens in {} groups (grid {grid:?}, {MAX_BLOCKS} is the most)", args.t, args.groups),
         });
+    }
+    if args.weight.format == WeightFormat::Bf16 && args.t > FEW {
+        let product = Matmul {
+            x: device.address(args.x),
+            weight: device.address(args.weight.data),
+            out: device.address(args.out),
+            out_bf16: args.out_dtype == Dtype::Bf16,
+            accumulate: args.accumulate,
+            t: args.t,
+            groups: args.groups,
+            n: args.n,
+            k: args.k,
+            stride_x: args.stride_x,
+            stride_out: args.stride_out,
+        };
+        // SAFETY: the buffers are of this device and hold the matrices (`check`); they outlive the work as for a launch.
+        if let Some(outcome) = unsafe { device.matmul(&product) } {
+            return outcome.map_err(device_failed);
+        }
     }
     let params = Sm120LinearParams {
         x: device.address(args.x) as *const _,
