@@ -4,6 +4,8 @@
 //! (row, vector), and the weights are read once for all vectors of the block. The partial sums of a pair are added in one
 //! order, whatever stands beside it in the block: a result depends on neither the number of vectors nor the place of a row.
 
+use super::simd;
+
 /// Weight rows of a block.
 pub(super) const ROWS: usize = 8;
 /// Vectors of a block, at most: 24 sums, 3 vectors and a weight fit the registers of AVX-512.
@@ -25,7 +27,7 @@ impl Storage {
     }
 }
 
-/// Vector instructions that this machine was found to have.
+/// Vector instructions that this machine was found to have: the token of pulp that says so is looked at where one is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Level(Instructions);
 
@@ -42,25 +44,15 @@ enum Instructions {
 }
 
 impl Level {
-    /// The best there is. Detection is cached by the standard library.
+    /// The instructions that [`simd`] uses.
     pub(super) fn detect() -> Level {
-        Self::all().next().expect("the portable loops are always there")
-    }
-
-    /// All there are, best first.
-    fn all() -> impl Iterator<Item = Level> {
-        let mut found = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") {
-                found.push(Level(Instructions::Avx512));
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                found.push(Level(Instructions::Avx2));
-            }
-        }
-        found.push(Level(Instructions::Portable));
-        found.into_iter()
+        Level(match simd::arch() {
+            #[cfg(target_arch = "x86_64")]
+            pulp::Arch::V4(_) => Instructions::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            pulp::Arch::V3(_) => Instructions::Avx2,
+            _ => Instructions::Portable,
+        })
     }
 }
 
@@ -82,7 +74,7 @@ pub(super) fn dots<const C: usize>(
     match level.0 {
         Instructions::Portable => portable(storage, w, k, x),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a `Level` of AVX2 is only made where AVX2 and FMA were detected; the slices are as long as asserted.
+        // SAFETY: a `Level` of AVX2 is only made from a token of AVX2 with FMA; the slices are as long as asserted.
         Instructions::Avx2 => unsafe {
             match storage {
                 Storage::F32 => x86::dots_avx2::<false, C>(w, k, x),
@@ -90,7 +82,7 @@ pub(super) fn dots<const C: usize>(
             }
         },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a `Level` of AVX-512 is only made where AVX-512 F was detected; the slices are as long as asserted.
+        // SAFETY: a `Level` of AVX-512 is only made from a token of AVX-512 F and AVX2; the slices are as long as asserted.
         Instructions::Avx512 => unsafe {
             match storage {
                 Storage::F32 => x86::dots_avx512::<false, C>(w, k, x),
@@ -255,6 +247,16 @@ mod x86 {
 mod tests {
     use super::*;
 
+    /// What this machine has, the best and less.
+    fn levels() -> Vec<Level> {
+        let mut levels = vec![Level::detect(), Level(Instructions::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        if pulp::x86::V3::try_new().is_some() {
+            levels.push(Level(Instructions::Avx2));
+        }
+        levels
+    }
+
     fn bytes(values: impl Iterator<Item = f32>) -> Vec<u8> {
         values.flat_map(f32::to_le_bytes).collect()
     }
@@ -262,7 +264,7 @@ mod tests {
     /// Small integers: every sum is exact, so every level and block must give it, for every number of rows and vectors.
     #[test]
     fn every_level_gives_exact_sums() {
-        for level in Level::all() {
+        for level in levels() {
             for k in [32, 96, 160] {
                 let w = |r: usize, i: usize| ((7 * r + 3 * i) % 11) as f32 - 5.0;
                 let x = |c: usize, i: usize| ((5 * c + 2 * i) % 13) as f32 - 6.0;

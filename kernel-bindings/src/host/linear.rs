@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 thread_local! {
     /// Widened activations.
-    static ROWS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static ROWS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 pub(super) fn run(args: Linear<'_, HostBuffer>) {

@@ -3,12 +3,14 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use pulp::bytemuck::{cast_slice, cast_slice_mut};
 use rayon::prelude::*;
 use reference::ops::{Dtype, MoeExperts};
 
 use super::HostBuffer;
-use super::numbers::{f32_at, s32_at};
+use super::numbers::{exponential, f32_at, s32_at};
 use super::products::{Matrix, Rows, Shared, multiply, parallel, room};
+use super::simd::widest;
 
 /// Rows of an expert's matrix that one task multiplies.
 const TASK_ROWS: usize = 64;
@@ -18,7 +20,7 @@ const PARTIAL_BYTES: usize = 64 << 20;
 /// Memory that calls on one thread use again.
 #[derive(Default)]
 struct Scratch {
-    rows: Vec<u8>,
+    rows: Vec<f32>,
     /// First entry of every expert in `picks`, and one more.
     starts: Vec<usize>,
     /// Experts with tokens.
@@ -26,9 +28,9 @@ struct Scratch {
     /// Picks by expert, in the order of the batch.
     picks: Vec<usize>,
     /// `[picks, 2 * inter]`, `[picks, inter]` and `[picks, d]` f32, in the order of `picks`.
-    gate_up: Vec<u8>,
-    hidden: Vec<u8>,
-    partial: Vec<u8>,
+    gate_up: Vec<f32>,
+    hidden: Vec<f32>,
+    partial: Vec<f32>,
     /// Where a pick stands in `picks`.
     places: Vec<usize>,
 }
@@ -101,16 +103,15 @@ fn tokens(args: &mut MoeExperts<'_, HostBuffer>, tokens: Range<usize>, scratch: 
     let hidden = room(hidden, picks.len() * inter);
     gate(args.dtype, args.limit, inter, gate_up, hidden);
     let (hidden, partial) = (&hidden[..], room(partial, picks.len() * d));
-    work.products(w2, d, |place| &hidden[4 * inter * place..][..4 * inter], partial);
+    work.products(w2, d, |place| cast_slice(&hidden[inter * place..][..inter]), partial);
 
     for (token, places) in tokens.zip(places.chunks_exact(topk)) {
         let out = &mut args.out.bytes[4 * token * d..4 * (token + 1) * d];
         out.fill(0);
         for (choice, &place) in places.iter().enumerate().filter(|(_, place)| **place != ELSEWHERE) {
             let weight = f32_at(&args.expert_weights.bytes, token * topk + choice);
-            let terms = partial[4 * place * d..4 * (place + 1) * d].chunks_exact(4);
-            for (sum, term) in out.chunks_exact_mut(4).zip(terms) {
-                let value = f32_at(sum, 0) + weight * f32_at(term, 0);
+            for (sum, term) in out.chunks_exact_mut(4).zip(&partial[place * d..(place + 1) * d]) {
+                let value = f32_at(sum, 0) + weight * term;
                 sum.copy_from_slice(&value.to_le_bytes());
             }
         }
@@ -126,8 +127,8 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// `out[place, row] = matrix[expert of place, row] . x(place)` for matrices of `rows` rows, one after the other.
-    fn products<'x>(&self, matrix: Matrix<'_>, rows: usize, x: impl Fn(usize) -> &'x [u8] + Sync, out: &mut [u8]) {
-        let out = Shared::new(out);
+    fn products<'x>(&self, matrix: Matrix<'_>, rows: usize, x: impl Fn(usize) -> &'x [u8] + Sync, out: &mut [f32]) {
+        let out = Shared::new(cast_slice_mut(out));
         let task = |expert: usize, part: Range<usize>| {
             let places = self.starts[expert]..self.starts[expert + 1];
             let from = expert * rows;
@@ -151,19 +152,32 @@ impl Work<'_> {
     }
 }
 
-/// `silu(min(a, limit)) * clamp(b, -limit, limit)`, stored values in between; NaN passes.
-fn gate(dtype: Dtype, limit: f32, inter: usize, gate_up: &[u8], hidden: &mut [u8]) {
-    let store = |value: f32| match dtype {
-        Dtype::F32 => value,
-        Dtype::Bf16 => half::bf16::from_f32(value).to_f32(),
-    };
-    for (row, out) in gate_up.chunks_exact(8 * inter).zip(hidden.chunks_exact_mut(4 * inter)) {
-        let (gates, ups) = row.split_at(4 * inter);
-        for i in 0..inter {
-            let (a, b) = (store(f32_at(gates, i)), store(f32_at(ups, i)));
-            let a = if a > limit { limit } else { a };
-            let h = store(a / (1.0 + (-a).exp()) * b.clamp(-limit, limit));
-            out[4 * i..4 * i + 4].copy_from_slice(&h.to_le_bytes());
+/// `silu(min(a, limit)) * clamp(b, -limit, limit)`, stored values in between; NaN passes: comparisons do not drop it.
+fn gate(dtype: Dtype, limit: f32, inter: usize, gate_up: &[f32], hidden: &mut [f32]) {
+    let rows = || gate_up.chunks_exact(2 * inter).map(|row| row.split_at(inter));
+    match dtype {
+        Dtype::F32 => widest(|| {
+            for ((gates, ups), out) in rows().zip(hidden.chunks_exact_mut(inter)) {
+                for ((h, &a), &b) in out.iter_mut().zip(gates).zip(ups) {
+                    *h = gated(a, b, limit);
+                }
+            }
+        }),
+        Dtype::Bf16 => {
+            let store = |value: f32| half::bf16::from_f32(value).to_f32();
+            for ((gates, ups), out) in rows().zip(hidden.chunks_exact_mut(inter)) {
+                for ((h, &a), &b) in out.iter_mut().zip(gates).zip(ups) {
+                    *h = store(gated(store(a), store(b), limit));
+                }
+            }
         }
     }
+}
+
+#[inline(always)]
+fn gated(a: f32, b: f32, limit: f32) -> f32 {
+    let a = if a > limit { limit } else { a };
+    let b = if b > limit { limit } else { b };
+    let b = if b < -limit { -limit } else { b };
+    a / (1.0 + exponential(-a)) * b
 }

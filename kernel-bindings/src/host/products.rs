@@ -7,12 +7,13 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use pulp::bytemuck::cast_slice;
 use rayon::prelude::*;
 use reference::ops::{Dtype, Weight, WeightFormat};
 
 use super::HostBuffer;
 use super::dots::{Level, ROWS, Storage, VECTORS, dots};
-use super::numbers::{convert, e2m1, e4m3, from_ue8m0};
+use super::numbers::{e4m3, fp4_values, from_ue8m0, load_f32, widen_bf16};
 use super::simd::widest;
 
 /// A weight matrix in memory.
@@ -36,64 +37,41 @@ impl<'a> Matrix<'a> {
         &self.data[first * row..(first + rows) * row]
     }
 
-    /// Rows as f32 bytes.
-    fn decode(&self, first: usize, rows: usize, out: &mut [u8]) {
+    /// Rows in f32.
+    fn decode(&self, first: usize, rows: usize, out: &mut [f32]) {
         match self.format {
-            WeightFormat::F32 => out.copy_from_slice(self.rows(first, rows, 32)),
-            WeightFormat::Bf16 => convert(Dtype::Bf16, Dtype::F32, self.rows(first, rows, 16), out),
+            WeightFormat::F32 => load_f32(self.rows(first, rows, 32), out),
+            WeightFormat::Bf16 => widest(|| widen_bf16(self.rows(first, rows, 16), out)),
             WeightFormat::Fp8Block128 => {
                 let codes = self.rows(first, rows, 8).chunks_exact(self.k);
-                for ((row, codes), out) in (first..).zip(codes).zip(out.chunks_exact_mut(4 * self.k)) {
+                for ((row, codes), out) in (first..).zip(codes).zip(out.chunks_exact_mut(self.k)) {
                     let scales = &self.scale[row / 128 * self.k.div_ceil(128)..];
-                    for ((codes, out), &scale) in codes.chunks(128).zip(out.chunks_mut(4 * 128)).zip(scales) {
+                    for ((codes, out), &scale) in codes.chunks(128).zip(out.chunks_mut(128)).zip(scales) {
                         let scale = from_ue8m0(scale);
-                        widest(|| {
-                            for (&code, out) in codes.iter().zip(out.chunks_exact_mut(4)) {
-                                out.copy_from_slice(&(e4m3(code) * scale).to_le_bytes());
-                            }
-                        });
+                        widest(|| out.iter_mut().zip(codes).for_each(|(x, &code)| *x = e4m3(code) * scale));
                     }
                 }
             }
             WeightFormat::Fp4Block32 => {
                 let scales = &self.scale[first * (self.k / 32)..];
-                let codes = self.rows(first, rows, 4).chunks_exact(16);
-                for ((codes, out), &scale) in codes.zip(out.chunks_exact_mut(4 * 32)).zip(scales) {
-                    let scale = from_ue8m0(scale);
-                    for (&pair, out) in codes.iter().zip(out.chunks_exact_mut(8)) {
-                        let [low, high] = E2M1_PAIRS[usize::from(pair)];
-                        out[..4].copy_from_slice(&(low * scale).to_le_bytes());
-                        out[4..].copy_from_slice(&(high * scale).to_le_bytes());
-                    }
-                }
+                widest(|| fp4_values(self.rows(first, rows, 4), scales, out));
             }
         }
     }
 }
 
-/// Values of every byte of two e2m1 codes, the one in the low bits first.
-static E2M1_PAIRS: [[f32; 2]; 256] = {
-    let mut pairs = [[0.0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        pairs[byte] = [e2m1(byte as u8 & 0xf), e2m1(byte as u8 >> 4)];
-        byte += 1;
-    }
-    pairs
-};
-
 thread_local! {
     /// Memory for a decoded panel. Taken for the time of a use: a thread that starts other work in between finds none and
     /// makes some.
-    static PANEL: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static PANEL: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// Room for so many f32 values, whatever stands there.
-pub(super) fn room(bytes: &mut Vec<u8>, values: usize) -> &mut [u8] {
-    if bytes.len() < 4 * values {
-        bytes.resize(4 * values, 0);
+pub(super) fn room(memory: &mut Vec<f32>, values: usize) -> &mut [f32] {
+    if memory.len() < values {
+        memory.resize(values, 0.0);
     }
-    &mut bytes[..4 * values]
+    &mut memory[..values]
 }
 
 /// Tokens up to which bf16 rows are widened as they are read; above, they are decoded once.
@@ -125,7 +103,7 @@ fn multiply_some<'a>(
     tokens: Range<usize>,
     x: &impl Fn(usize) -> &'a [u8],
     store: &impl Fn(usize, usize, &[f32]),
-    panel: &mut Vec<u8>,
+    panel: &mut Vec<f32>,
 ) {
     let level = Level::detect();
     for first in rows.clone().step_by(ROWS) {
@@ -136,7 +114,7 @@ fn multiply_some<'a>(
             _ => {
                 let decoded = room(panel, count * matrix.k);
                 matrix.decode(first, count, decoded);
-                (Storage::F32, &*decoded)
+                (Storage::F32, cast_slice(decoded))
             }
         };
         let k = matrix.k;
@@ -193,16 +171,16 @@ impl<'a> Rows<'a> {
         dtype: Dtype,
         bytes: &'a [u8],
         [t, columns, stride]: [usize; 3],
-        scratch: &'a mut Vec<u8>,
+        scratch: &'a mut Vec<f32>,
     ) -> Rows<'a> {
         match dtype {
             Dtype::F32 => Rows { bytes, stride: 4 * stride },
             Dtype::Bf16 => {
                 let wide = room(scratch, t * columns);
-                for (row, wide) in wide.chunks_exact_mut(4 * columns).enumerate() {
-                    convert(Dtype::Bf16, Dtype::F32, &bytes[2 * row * stride..][..2 * columns], wide);
+                for (row, wide) in wide.chunks_exact_mut(columns).enumerate() {
+                    widest(|| widen_bf16(&bytes[2 * row * stride..][..2 * columns], wide));
                 }
-                Rows { bytes: wide, stride: 4 * columns }
+                Rows { bytes: cast_slice(wide), stride: 4 * columns }
             }
         }
     }

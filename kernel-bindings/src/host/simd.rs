@@ -29,6 +29,11 @@ fn narrowed(limit: Option<&str>) -> pulp::Arch {
     if limit == Some("portable") { pulp::Arch::Scalar } else { pulp::Arch::new() }
 }
 
+/// The instruction set in use; a variant of it is proof that the machine has it.
+pub(super) fn arch() -> pulp::Arch {
+    *ARCH
+}
+
 /// Runs an operation, or a closure, compiled for the widest vectors of this machine.
 pub(super) fn widest<Op: WithSimd>(op: Op) -> Op::Output {
     ARCH.dispatch(op)
