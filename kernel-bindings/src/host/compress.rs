@@ -3,8 +3,9 @@
 use reference::ops::{Compress, Dtype};
 
 use super::HostBuffer;
-use super::numbers::s32_at;
-use super::rows::{Bf16, Element, F32, for_rows};
+use super::numbers::{exponential, load_f32, s32_at, store};
+use super::rows::for_rows;
+use super::simd::{Simd, WithSimd, widest};
 
 /// Channels pooled at a time: their maxima, sums and weighted sums stay in the cache of a core.
 const BLOCK: usize = 64;
@@ -16,14 +17,9 @@ pub(super) fn run(args: Compress<'_, HostBuffer>) {
     let (state, tokens) = (&args.state.bytes[..], &args.row_tokens.bytes);
     let out = &mut args.out.bytes;
     // Every row is pooled before the first byte of state changes.
-    match args.dtype {
-        Dtype::F32 => for_rows(out, d * F32::BYTES, n, work, |row, out| {
-            batch.pool::<F32>(state, s32_at(tokens, row), out);
-        }),
-        Dtype::Bf16 => for_rows(out, d * Bf16::BYTES, n, work, |row, out| {
-            batch.pool::<Bf16>(state, s32_at(tokens, row), out);
-        }),
-    }
+    for_rows(out, d * args.dtype.bytes() as usize, n, work, |row, out| {
+        batch.pool(args.dtype, state, s32_at(tokens, row), out);
+    });
     for token in 0..args.t as usize {
         batch.write(&mut args.state.bytes, token);
     }
@@ -67,31 +63,61 @@ struct Pool {
 }
 
 impl Item<'_> {
-    /// Calls `each(lane, u, g)` for `count` channels from `channel` on.
-    fn channels(&self, channel: usize, count: usize, mut each: impl FnMut(usize, f32, f32)) {
+    /// Values and gates of a block from `channel` on; what lies beyond `count` channels is left as it is.
+    #[inline(always)]
+    fn block(&self, channel: usize, count: usize) -> ([f32; BLOCK], [f32; BLOCK]) {
         let range = 4 * channel..4 * (channel + count);
-        let pairs = self.u[range.clone()].chunks_exact(4).zip(self.g[range.clone()].chunks_exact(4));
-        match self.ape {
-            None => pairs.enumerate().for_each(|(lane, (u, g))| each(lane, F32::get(u), F32::get(g))),
-            Some(ape) => pairs
-                .zip(ape[range].chunks_exact(4))
-                .enumerate()
-                .for_each(|(lane, ((u, g), a))| each(lane, F32::get(u), F32::get(g) + F32::get(a))),
+        let (mut u, mut g, mut ape) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
+        load_f32(&self.u[range.clone()], &mut u);
+        load_f32(&self.g[range.clone()], &mut g);
+        if let Some(bytes) = self.ape {
+            load_f32(&bytes[range], &mut ape);
+            g.iter_mut().zip(&ape).for_each(|(g, a)| *g += a);
+        }
+        (u, g)
+    }
+}
+
+/// Raises the maxima of a block to the gates of an item.
+struct Rise<'a> {
+    pool: &'a mut Pool,
+    item: Item<'a>,
+    channel: usize,
+    count: usize,
+}
+
+impl WithSimd for Rise<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (_, g) = self.item.block(self.channel, self.count);
+        for (most, g) in self.pool.most.iter_mut().zip(&g) {
+            *most = if *g > *most { *g } else { *most };
         }
     }
 }
 
-impl Pool {
-    fn most(&mut self, item: &Item<'_>, channel: usize, count: usize) {
-        item.channels(channel, count, |lane, _, g| self.most[lane] = self.most[lane].max(g));
-    }
+/// Adds an item to the sums of a block.
+struct Add<'a> {
+    pool: &'a mut Pool,
+    item: Item<'a>,
+    channel: usize,
+    count: usize,
+}
 
-    fn add(&mut self, item: &Item<'_>, channel: usize, count: usize) {
-        item.channels(channel, count, |lane, u, g| {
-            let weight = (g - self.most[lane]).exp();
-            self.sum[lane] += weight;
-            self.value[lane] += weight * u;
-        });
+impl WithSimd for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Pool { most, sum, value } = self.pool;
+        let (u, g) = self.item.block(self.channel, self.count);
+        for lane in 0..BLOCK {
+            let weight = exponential(g[lane] - most[lane]);
+            sum[lane] += weight;
+            value[lane] += weight * u[lane];
+        }
     }
 }
 
@@ -162,7 +188,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn pool<E: Element>(&self, state: &[u8], token: i32, out: &mut [u8]) {
+    fn pool(&self, dtype: Dtype, state: &[u8], token: i32, out: &mut [u8]) {
         let token = usize::try_from(token).ok().filter(|&token| token < self.t);
         let Some((token, (sequence, position))) = token.and_then(|token| Some((token, self.place(token)?))) else {
             out.fill(0);
@@ -171,31 +197,34 @@ impl<'a> Batch<'a> {
         let at = (token, sequence, position);
         let (own, before) = (position - self.ratio + 1, position - 2 * self.ratio + 1);
         let own_channel = if self.overlap { self.d } else { 0 };
-        for (block, out) in out.chunks_mut(BLOCK * E::BYTES).enumerate() {
-            let (channel, count) = (block * BLOCK, out.len() / E::BYTES);
+        for (block, out) in out.chunks_mut(BLOCK * dtype.bytes() as usize).enumerate() {
+            let (channel, count) = (block * BLOCK, out.len() / dtype.bytes() as usize);
             let mut pool = Pool { most: [f32::NEG_INFINITY; BLOCK], sum: [0.0; BLOCK], value: [0.0; BLOCK] };
             let mut items = 0;
             if self.overlap {
-                self.window(state, at, before, |item| pool.most(&item, channel, count));
+                self.window(state, at, before, |item| widest(Rise { pool: &mut pool, item, channel: channel, count }));
             }
-            self.window(state, at, own, |item| pool.most(&item, own_channel + channel, count));
+            self.window(state, at, own, |item| {
+                widest(Rise { pool: &mut pool, item, channel: own_channel + channel, count })
+            });
             if self.overlap {
                 self.window(state, at, before, |item| {
                     items += 1;
-                    pool.add(&item, channel, count);
+                    widest(Add { pool: &mut pool, item, channel: channel, count });
                 });
             }
             self.window(state, at, own, |item| {
                 items += 1;
-                pool.add(&item, own_channel + channel, count);
+                widest(Add { pool: &mut pool, item, channel: own_channel + channel, count });
             });
             if items == 0 {
                 out.fill(0);
                 continue;
             }
-            for ((value, sum), out) in pool.value.iter().zip(&pool.sum).zip(out.chunks_exact_mut(E::BYTES)) {
-                E::put(value / sum, out);
+            for (value, sum) in pool.value.iter_mut().zip(&pool.sum) {
+                *value /= sum;
             }
+            store(dtype, &pool.value[..count], out);
         }
     }
 
@@ -211,7 +240,9 @@ impl<'a> Batch<'a> {
         let item = self.of_batch(token, position);
         let (u, g) = state[row..row + 8 * self.w].split_at_mut(4 * self.w);
         u.copy_from_slice(item.u);
-        let mut gates = g.chunks_exact_mut(4);
-        item.channels(0, self.w, |_, _, g| F32::put(g, gates.next().expect("as many gates as channels")));
+        for (block, g) in g.chunks_mut(4 * BLOCK).enumerate() {
+            let count = g.len() / 4;
+            widest(|| store(Dtype::F32, &item.block(block * BLOCK, count).1[..count], g));
+        }
     }
 }

@@ -3,19 +3,15 @@
 use reference::ops::{Dtype, Hadamard};
 
 use super::HostBuffer;
-use super::rows::{Bf16, Element, F32, for_rows};
+use super::numbers::{load, store};
+use super::rows::for_rows;
+use super::simd::{Simd, WithSimd, widest};
 
 /// Rows up to this length are transformed on the stack.
 const ON_STACK: usize = 512;
 
-pub(super) fn run(args: Hadamard<'_, HostBuffer>) {
-    match args.dtype {
-        Dtype::F32 => run_as::<F32>(args),
-        Dtype::Bf16 => run_as::<Bf16>(args),
-    }
-}
-
-fn transform(x: &mut [f32]) {
+#[inline(always)]
+fn transform(x: &mut [f32], scale: f32) {
     let mut half = 1;
     while half < x.len() {
         for pair in x.chunks_exact_mut(2 * half) {
@@ -26,11 +22,34 @@ fn transform(x: &mut [f32]) {
         }
         half *= 2;
     }
+    for x in x {
+        *x *= scale;
+    }
 }
 
-fn run_as<E: Element>(args: Hadamard<'_, HostBuffer>) {
-    let d = args.d as usize;
-    let (row, scale) = (d * E::BYTES, 1.0 / (d as f32).sqrt());
+/// A row with the memory to transform it in.
+struct Row<'a> {
+    dtype: Dtype,
+    given: &'a [u8],
+    x: &'a mut [f32],
+    scale: f32,
+    out: &'a mut [u8],
+}
+
+impl WithSimd for Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        load(self.dtype, self.given, self.x);
+        transform(self.x, self.scale);
+        store(self.dtype, self.x, self.out);
+    }
+}
+
+pub(super) fn run(args: Hadamard<'_, HostBuffer>) {
+    let (dtype, d) = (args.dtype, args.d as usize);
+    let (row, scale) = (d * dtype.bytes() as usize, 1.0 / (d as f32).sqrt());
     for_rows(&mut args.out.bytes, row, args.rows as usize, d, |number, out| {
         let mut stack = [0.0f32; ON_STACK];
         let mut heap = Vec::new();
@@ -41,8 +60,6 @@ fn run_as<E: Element>(args: Hadamard<'_, HostBuffer>) {
             &mut heap[..]
         };
         let given = &args.x.bytes[number * row..(number + 1) * row];
-        x.iter_mut().zip(given.chunks_exact(E::BYTES)).for_each(|(x, bytes)| *x = E::get(bytes));
-        transform(x);
-        x.iter().zip(out.chunks_exact_mut(E::BYTES)).for_each(|(x, bytes)| E::put(x * scale, bytes));
+        widest(Row { dtype, given, x, scale, out });
     });
 }

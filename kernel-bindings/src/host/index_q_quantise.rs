@@ -6,11 +6,13 @@ use reference::ops::{Dtype, IndexKFormat, IndexQQuantise, ScaleRule};
 use super::HostBuffer;
 use super::numbers::{clamped_amax, convert, fp4_row, from_ue8m0, load, power_of_two_above, to_e4m3};
 use super::rows::alone;
+use super::simd::widest;
 
 /// Channels of every format but f32.
 const CHANNELS: usize = 128;
 
 /// Writes a head in `format`; returns what its weight is multiplied by.
+#[inline(always)]
 fn quantise(dtype: Dtype, format: IndexKFormat, rule: ScaleRule, q: &[u8], out: &mut [u8]) -> f32 {
     let values = || {
         let mut values = [0.0; CHANNELS];
@@ -45,7 +47,7 @@ pub(super) fn run(args: IndexQQuantise<'_, HostBuffer>) {
     let (q, weights, stride) = (&args.q.bytes, &args.weights.bytes, args.stride_weights as usize);
     let head = |(number, (out, weight)): (usize, (&mut [u8], &mut [u8]))| {
         let bytes = d * element;
-        let scale = quantise(dtype, format, rule, &q[number * bytes..(number + 1) * bytes], out);
+        let scale = widest(|| quantise(dtype, format, rule, &q[number * bytes..(number + 1) * bytes], out));
         let mut given = [0.0];
         load(dtype, &weights[(number / h * stride + number % h) * element..][..element], &mut given);
         weight.copy_from_slice(&(given[0] * weight_scale * scale).to_le_bytes());

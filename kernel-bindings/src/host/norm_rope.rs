@@ -3,29 +3,24 @@
 use reference::ops::{Dtype, Norm, NormRope, Rope};
 
 use super::HostBuffer;
-use super::numbers::s32_at;
-use super::rows::{Bf16, Element, F32, for_rows};
-
-pub(super) fn run(args: NormRope<'_, HostBuffer>) {
-    match args.dtype {
-        Dtype::F32 => run_as::<F32>(args),
-        Dtype::Bf16 => run_as::<Bf16>(args),
-    }
-}
+use super::numbers::{load, load_f32, s32_at, store};
+use super::rows::{RUN, for_rows};
+use super::simd::{Simd, WithSimd, widest};
 
 /// Squares of a row in 16 partial sums, so that it is vector arithmetic and its order is fixed.
-fn sum_of_squares<E: Element>(row: &[u8]) -> f32 {
+#[inline(always)]
+fn sum_of_squares(dtype: Dtype, row: &[u8]) -> f32 {
+    let size = dtype.bytes() as usize;
     let mut sums = [0.0f32; 16];
-    let mut blocks = row.chunks_exact(16 * E::BYTES);
-    for block in &mut blocks {
-        for (sum, x) in sums.iter_mut().zip(block.chunks_exact(E::BYTES)) {
-            let x = E::get(x);
-            *sum += x * x;
+    for run in row.chunks(RUN * size) {
+        // Channels beyond the row are zeros and add nothing.
+        let mut x = [0.0; RUN];
+        load(dtype, run, &mut x[..run.len() / size]);
+        for x in x.as_chunks::<16>().0 {
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum += x * x;
+            }
         }
-    }
-    for (sum, x) in sums.iter_mut().zip(blocks.remainder().chunks_exact(E::BYTES)) {
-        let x = E::get(x);
-        *sum += x * x;
     }
     for width in [8, 4, 2, 1] {
         for lane in 0..width {
@@ -47,44 +42,82 @@ fn angles<'a>(rope: &Rope<'a, HostBuffer>, token: usize) -> &'a [u8] {
 }
 
 /// `out = x * factor`, times the weights if there are any.
-fn scale<E: Element>(x: &[u8], factor: f32, weight: Option<&[u8]>, out: &mut [u8]) {
-    let pairs = x.chunks_exact(E::BYTES).zip(out.chunks_exact_mut(E::BYTES));
-    match weight {
-        None => pairs.for_each(|(x, out)| E::put(E::get(x) * factor, out)),
-        Some(weight) => {
-            pairs.zip(weight.chunks_exact(4)).for_each(|((x, out), w)| E::put(E::get(x) * factor * F32::get(w), out))
+#[inline(always)]
+fn scale(dtype: Dtype, x: &[u8], factor: f32, weight: Option<&[u8]>, out: &mut [u8]) {
+    let size = dtype.bytes() as usize;
+    let (mut values, mut weights) = ([0.0; RUN], [1.0; RUN]);
+    for (number, (x, out)) in x.chunks(RUN * size).zip(out.chunks_mut(RUN * size)).enumerate() {
+        let count = x.len() / size;
+        load(dtype, x, &mut values[..count]);
+        if let Some(weight) = weight {
+            load_f32(&weight[4 * RUN * number..], &mut weights[..count]);
         }
+        for (x, w) in values.iter_mut().zip(&weights) {
+            *x = *x * factor * w;
+        }
+        store(dtype, &values[..count], out);
     }
 }
 
-/// Turns pairs of channels where they stand.
-fn turn<E: Element>(channels: &mut [u8], angles: &[u8], sign: f32) {
-    for (pair, angle) in channels.chunks_exact_mut(2 * E::BYTES).zip(angles.chunks_exact(8)) {
-        let (a, b) = (E::get(pair), E::get(&pair[E::BYTES..]));
-        let (cos, sin) = (F32::get(angle), sign * F32::get(&angle[4..]));
-        E::put(a * cos - b * sin, pair);
-        E::put(b * cos + a * sin, &mut pair[E::BYTES..]);
+/// Turns pairs of channels where they stand. As many floats as channels: cosine and sine per pair.
+#[inline(always)]
+fn turn(dtype: Dtype, channels: &mut [u8], angles: &[u8], sign: f32) {
+    let size = dtype.bytes() as usize;
+    let (mut values, mut turns) = ([0.0; RUN], [0.0; RUN]);
+    for (channels, angles) in channels.chunks_mut(RUN * size).zip(angles.chunks(RUN * 4)) {
+        let count = angles.len() / 4;
+        load(dtype, channels, &mut values[..count]);
+        load_f32(angles, &mut turns[..count]);
+        for ([a, b], [cos, sin]) in values.as_chunks_mut::<2>().0.iter_mut().zip(turns.as_chunks::<2>().0) {
+            let sin = sign * sin;
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+        store(dtype, &values[..count], channels);
     }
 }
 
-fn run_as<E: Element>(args: NormRope<'_, HostBuffer>) {
-    let (h, d) = (args.h as usize, args.d as usize);
-    let [stride_x, stride_out] = [args.stride_x, args.stride_out].map(|s| s as usize * E::BYTES);
-    let head_bytes = d * E::BYTES;
+/// A head of a token, from norm to rotation.
+struct Head<'a> {
+    dtype: Dtype,
+    x: &'a [u8],
+    /// Epsilon, if there is a norm.
+    norm: Option<f32>,
+    weight: Option<&'a [u8]>,
+    angles: &'a [u8],
+    sign: f32,
+    out: &'a mut [u8],
+}
+
+impl WithSimd for Head<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Head { dtype, x, norm, weight, angles, sign, out } = self;
+        let size = dtype.bytes() as usize;
+        let d = x.len() / size;
+        let factor = norm.map_or(1.0, |eps| 1.0 / (sum_of_squares(dtype, x) / d as f32 + eps).sqrt());
+        scale(dtype, x, factor, weight, out);
+        turn(dtype, &mut out[(d - angles.len() / 4) * size..], angles, sign);
+    }
+}
+
+pub(super) fn run(args: NormRope<'_, HostBuffer>) {
+    let (dtype, h, d) = (args.dtype, args.h as usize, args.d as usize);
+    let size = dtype.bytes() as usize;
+    let [stride_x, stride_out] = [args.stride_x, args.stride_out].map(|s| s as usize * size);
+    let head_bytes = d * size;
     let weight = match args.norm {
         Norm::Weighted(weight) => Some(&weight.bytes[..4 * d]),
         Norm::Unweighted | Norm::None => None,
     };
-    let normed = !matches!(args.norm, Norm::None);
+    let norm = (!matches!(args.norm, Norm::None)).then_some(args.eps);
     let sign = if args.rope.is_some_and(|rope| rope.inverse) { -1.0 } else { 1.0 };
     for_rows(&mut args.out.bytes, stride_out, args.t as usize, h * d, |token, out| {
         let angles = args.rope.as_ref().map_or(&[][..], |rope| angles(rope, token));
         let x = &args.x.bytes[token * stride_x..token * stride_x + h * head_bytes];
         for (x, out) in x.chunks_exact(head_bytes).zip(out.chunks_exact_mut(head_bytes)) {
-            let factor = if normed { 1.0 / (sum_of_squares::<E>(x) / d as f32 + args.eps).sqrt() } else { 1.0 };
-            scale::<E>(x, factor, weight, out);
-            // Two floats per pair: as many as channels.
-            turn::<E>(&mut out[(d - angles.len() / 4) * E::BYTES..], angles, sign);
+            widest(Head { dtype, x, norm, weight, angles, sign, out });
         }
     });
 }
