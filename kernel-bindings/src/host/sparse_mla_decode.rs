@@ -52,9 +52,9 @@ pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>, max_logits: Option<&mut
         }
     }
     if alone {
-        tasks.into_iter().for_each(|task| widest(task));
+        tasks.into_iter().for_each(widest);
     } else {
-        tasks.into_par_iter().for_each(|task| widest(task));
+        tasks.into_par_iter().for_each(widest);
     }
 }
 
