@@ -31,8 +31,8 @@
 // a tile behind the others before they wait for it.
 //
 // Cost per warp and 64 keys, e4m3 (bf16): 128 (256) mma, 128 max, 128 fma, 16 (32) shared loads of 16 B, 14 shuffles, 2 stores; to
-// fetch, about 50 (60) instructions. Per tile and SM: 4,096 (8,192) cycles of the matrix pipe at 2048 e4m3 (1024 bf16) FLOP per
-// cycle, about 800 (1,100) of issue, 1,024 (2,048) of shared memory. A tile's 8,448 B (16,384 B) in that time are 2.1 B (2.0 B) per cycle
+// fetch, about 90 (110) instructions. Per tile and SM: 4,096 (8,192) cycles of the matrix pipe at 2048 e4m3 (1024 bf16) FLOP per
+// cycle, about 1,450 (1,870) of issue, 550 (1,050) of shared memory. A tile's 8,448 B (16,384 B) in that time are 2.1 B (2.0 B) per cycle
 // and SM, out of L2: all blocks of a sequence read the same keys. The matrix pipe binds; README.md has the whole account.
 #include "index_logits.cuh"
 #include "ptx/cp_async.cuh"
@@ -144,7 +144,7 @@ struct Fetcher {
   const int32_t* line;   // of the block table
   int warp, lane;
   int tile = 0;          // of the share, to be fetched next
-  uint32_t stage = 0, parity = 1;   // the first wait on every slot passes: nothing is in it
+  uint32_t stage = 0, parity = 1;   // a wait on a slot that nothing has been in passes
   Source next = {-1, 0};            // lanes 0 .. 7: the key of that tile, page id as it stands in the table
 
   __device__ __forceinline__ void look_up() {
@@ -156,10 +156,12 @@ struct Fetcher {
     }
   }
 
+  // FIRST: nothing has been in the slot, so there is nobody to wait for.
+  template <bool FIRST>
   __device__ __forceinline__ void fetch() {
     if (tile >= keys.tiles) return;
     const uint32_t full = shared_address(&plan.full[stage]);
-    wait(shared_address(&plan.empty[stage]), parity);
+    if (!FIRST) wait(shared_address(&plan.empty[stage]), parity);
     const bool valid = next.page >= 0 && next.page < p.index_k.num_pages;
     const uint32_t loaded = __ballot_sync(~0u, valid);
     const uint32_t half = shared_address(plan.ring[stage]) + warp / (WARPS / 2) * S::HALF_PITCH;
@@ -238,14 +240,14 @@ __device__ __forceinline__ void index_logits(const Params& p) {
   Fetcher<F> fetcher{p, plan, keys, p.block_table + block.sequence * p.stride_block_table, warp, lane};
   fetcher.look_up();
 #pragma unroll 1
-  for (int i = 0; i < AHEAD; ++i) fetcher.fetch();
+  for (int i = 0; i < AHEAD; ++i) fetcher.template fetch<true>();
   Query<F> query;
   if (range.start < range.end) query.load(p.index_q, p.index_weights, lane, row);
 
   uint32_t stage = 0, parity = 0;
 #pragma unroll 1
   for (int i = 0; i < keys.tiles; ++i) {
-    fetcher.fetch();
+    fetcher.template fetch<false>();
     const int first_key = (keys.first_tile + i) * TILE;
     wait(shared_address(&plan.full[stage]), parity);
     if (first_key < range.end && first_key + TILE > range.start) {

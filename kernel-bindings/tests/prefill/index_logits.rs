@@ -1,6 +1,6 @@
 //! The kernel `index_logits_prefill` on the PTX machine.
 
-use kernel_bindings::emulated::Emulated;
+use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::ops::KernelOps;
 use kernels::Variant;
 use reference::cases::Size;
@@ -207,4 +207,33 @@ fn refusals_name_what_is_wrong() {
     let problem = Shape { keys, sequences: vec![causal(0, 3, 1)], ..Shape::default() }.build(1);
     let error = split(&ops, &problem, 1).expect_err("heads").to_string();
     assert!(error.ends_with("32 heads; 64 are offered"), "{error}");
+}
+
+/// What a block of eight queries costs: every key comes once for all of them, and no product more than needed is made.
+#[test]
+fn keys_are_fetched_once_for_eight_queries() {
+    let keys = 1_024;
+    for (format, row_bytes, mma_per_key) in [(IndexKFormat::Fp8, 132, 2), (IndexKFormat::Bf16, 256, 4)] {
+        for variant in Variant::ALL {
+            let keys_of = Keys { format, clean: false, ..Keys::default() };
+            let shape = Shape { keys: keys_of, sequences: vec![vec![(0, keys); 8]], ..Shape::default() };
+            let ops = KernelOps::with_variant(Emulated::new(EmulatedConfig::fast()), variant).expect("runs both");
+            split(&ops, &shape.build(1), 1).expect("accepted");
+            let (totals, pairs) = (ops.device().totals(), 8 * keys as u64);
+            let queries = 8 * 64 * (format.query_head_bytes() + 4);
+            let (least, got) = (keys as u64 * row_bytes + queries, totals.global_load_bytes);
+            println!(
+                "{variant} {}: per query and key {:.2} instructions, {:.2} wavefronts, {:.2} conflicts, {:.1} B; least {:.1} B",
+                format.name(),
+                totals.warp_instructions as f64 / pairs as f64,
+                totals.shared_wavefronts as f64 / pairs as f64,
+                totals.bank_conflicts as f64 / pairs as f64,
+                got as f64 / pairs as f64,
+                least as f64 / pairs as f64,
+            );
+            assert_eq!(totals.mma, pairs * mma_per_key, "{variant} {}", format.name());
+            // ranges, page ids and the search beside keys and queries
+            assert!((least..least + least / 10).contains(&got), "{variant} {}: {got} B, least {least}", format.name());
+        }
+    }
 }
