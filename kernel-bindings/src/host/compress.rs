@@ -202,7 +202,7 @@ impl<'a> Batch<'a> {
             let mut pool = Pool { most: [f32::NEG_INFINITY; BLOCK], sum: [0.0; BLOCK], value: [0.0; BLOCK] };
             let mut items = 0;
             if self.overlap {
-                self.window(state, at, before, |item| widest(Rise { pool: &mut pool, item, channel: channel, count }));
+                self.window(state, at, before, |item| widest(Rise { pool: &mut pool, item, channel, count }));
             }
             self.window(state, at, own, |item| {
                 widest(Rise { pool: &mut pool, item, channel: own_channel + channel, count })
@@ -210,7 +210,7 @@ impl<'a> Batch<'a> {
             if self.overlap {
                 self.window(state, at, before, |item| {
                     items += 1;
-                    widest(Add { pool: &mut pool, item, channel: channel, count });
+                    widest(Add { pool: &mut pool, item, channel, count });
                 });
             }
             self.window(state, at, own, |item| {
