@@ -4,7 +4,7 @@ use crate::cli::DeviceKind;
 use clap::{Args, ValueEnum};
 use engine::checkpoint::make::{Make, Store};
 use engine::checkpoint::{Checkpoint, CheckpointError};
-use engine::collective::Collective;
+use engine::collective::{CardRank, Collective};
 use engine::config::ModelConfig;
 use engine::engine::{Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
@@ -15,9 +15,10 @@ use engine::runner::{RunError, Runner};
 use engine::scheduler::{Scheduler, SchedulerConfig, SchedulerError};
 use indicatif::{ProgressBar, ProgressStyle};
 use kernel_bindings::cuda::Cuda;
-use kernel_bindings::device::{Device, DeviceError};
+use kernel_bindings::device::DeviceError;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::host::HostOps;
+use kernel_bindings::nccl::{NcclId, NcclRank};
 use kernel_bindings::ops::KernelOps;
 use reference::ops::{Dtype, IndexKFormat, KvFormat, Ops, OpsError, ScaleRule};
 use serde::Serialize;
@@ -304,18 +305,11 @@ impl ModelArgs {
         let bar = progress_bar(plan.checkpoint.tensors().count() as u64, "weights", !quiet);
         let kind = self.device();
         let runner = match kind {
-            DeviceKind::Host => plan.start(&bar, |_| Ok(HostOps))?,
-            DeviceKind::Emulated => plan.start(&bar, |_| Ok(KernelOps::new(Emulated::new(EmulatedConfig::fast()))))?,
-            DeviceKind::Cuda => {
-                // Absence is said before threads start.
-                let name = Cuda::open(0)?.properties().name.clone();
-                tracing_name(&name);
-                plan.start(&bar, |rank| {
-                    Cuda::open(rank as usize)
-                        .map(KernelOps::new)
-                        .map_err(|error| OpsError::Device { device: "cuda".into(), message: error.to_string() })
-                })?
+            DeviceKind::Host => plan.start(&bar, |_, threads| Ok((HostOps, threads)))?,
+            DeviceKind::Emulated => {
+                plan.start(&bar, |_, threads| Ok((KernelOps::new(Emulated::new(EmulatedConfig::fast())), threads)))?
             }
+            DeviceKind::Cuda => plan.start_cards(&bar)?,
         };
         bar.finish_and_clear();
         let schedule = match self.schedule {
@@ -341,10 +335,6 @@ impl ModelArgs {
     }
 }
 
-fn tracing_name(name: &str) {
-    eprintln!("device: {name}");
-}
-
 /// What every rank is built from.
 #[derive(Clone)]
 struct Plan {
@@ -358,17 +348,41 @@ struct Plan {
 }
 
 impl Plan {
+    /// Starts the ranks; `open` gives each its operations and the other ranks, for which threads of this process are offered.
     fn start<O: Ops + 'static>(
         &self,
         bar: &ProgressBar,
-        open: impl Fn(u32) -> Result<O, OpsError> + Send + Sync + 'static,
+        open: impl Fn(u32, Box<dyn Collective<O>>) -> Result<(O, Box<dyn Collective<O>>), OpsError> + Send + Sync + 'static,
     ) -> Result<Runner, RunError> {
         let (plan, bar) = (self.clone(), bar.clone());
-        Runner::start(self.tp, self.geometry.shape, move |rank, collective| {
+        Runner::start(self.tp, self.geometry.shape, move |rank, threads| {
             let failed = |source: OpsError| RunError::Load(source.into());
-            let ops = open(rank).map_err(failed)?;
+            let (ops, collective) = open(rank, threads).map_err(failed)?;
             plan.model(ops, rank, collective, &bar)
         })
+    }
+
+    /// One card per rank; sums by NCCL where it is installed, through the host otherwise, which is said.
+    fn start_cards(&self, bar: &ProgressBar) -> Result<Runner, ServingError> {
+        // Absence is said before threads start.
+        for rank in 0..self.tp {
+            Cuda::open(rank as usize)?;
+        }
+        let group = match self.tp {
+            1 => None,
+            _ => NcclId::new().map_err(|error| eprintln!("sums over the ranks go through the host: {error}")).ok(),
+        };
+        let ranks = self.tp;
+        let failed = |error: DeviceError| OpsError::Device { device: "cuda".into(), message: error.to_string() };
+        let runner = self.start(bar, move |rank, threads| {
+            let card = Cuda::open(rank as usize).map_err(failed)?;
+            let collective = match group {
+                None => threads,
+                Some(id) => Box::new(CardRank(NcclRank::join(&card, id, rank, ranks).map_err(failed)?)),
+            };
+            Ok((KernelOps::new(card), collective))
+        });
+        Ok(runner?)
     }
 
     fn model<O: Ops>(

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use kernel_bindings::cuda::{Cuda, CudaBuffer};
+use kernel_bindings::nccl::NcclRank;
+use kernel_bindings::ops::KernelOps;
 use reference::ops::{Ops, OpsError};
 
 /// One rank's end of an exchange. Every rank makes the same calls in the same order.
@@ -106,6 +109,19 @@ impl<O: Ops> Collective<O> for ThreadRank {
         ops.download(buffer, 0, &mut self.part)?;
         let sum = self.sum().map_err(|message| OpsError::Device { device: ops.name(), message })?;
         ops.upload(buffer, 0, &sum)
+    }
+}
+
+/// A rank among the cards of a machine; the sum never leaves them.
+#[derive(Debug)]
+pub struct CardRank(pub NcclRank);
+
+impl Collective<KernelOps<Cuda>> for CardRank {
+    fn all_reduce(&mut self, ops: &KernelOps<Cuda>, buffer: &mut CudaBuffer, elements: u64) -> Result<(), OpsError> {
+        let device = || Ops::name(ops);
+        self.0
+            .all_reduce_sum(buffer, elements)
+            .map_err(|error| OpsError::Device { device: device(), message: error.to_string() })
     }
 }
 

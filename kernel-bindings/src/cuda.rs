@@ -2,7 +2,7 @@
 
 use crate::cublaslt::CublasLt;
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, Matmul, PtxModule, check_range};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, result, sys};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, CudaViewMut, DevicePtr, result, sys};
 use kernels::Variant;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -22,6 +22,15 @@ pub struct Cuda {
 /// Device memory; an empty buffer holds nothing.
 #[derive(Debug)]
 pub struct CudaBuffer(Option<CudaSlice<u8>>);
+
+impl CudaBuffer {
+    /// The first `elements` f32 of the buffer, if it has as many.
+    pub(crate) fn as_f32_mut(&mut self, elements: u64) -> Option<CudaViewMut<'_, f32>> {
+        let slice = self.0.as_mut()?;
+        // SAFETY: any bytes are an f32; the allocation is aligned to 256 bytes; the length is checked by the call.
+        unsafe { slice.transmute_mut::<f32>(usize::try_from(elements).ok()?) }
+    }
+}
 
 #[derive(Debug)]
 struct LoadedModule {
@@ -71,6 +80,11 @@ impl Cuda {
         }
         let properties = DeviceProperties { name, num_sms: num_sms as u32, variants, max_shared_bytes: shared as u32 };
         Ok(Self { properties, capability, stream, modules: Mutex::default(), products: OnceLock::new() })
+    }
+
+    /// The one stream of this card.
+    pub(crate) fn stream(&self) -> Arc<CudaStream> {
+        self.stream.clone()
     }
 
     /// Compute capability as (major, minor).

@@ -10,4 +10,5 @@ pub mod emulated;
 pub mod host;
 pub mod layout;
 pub mod mapped_file;
+pub mod nccl;
 pub mod ops;
