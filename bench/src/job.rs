@@ -4,7 +4,7 @@ use crate::cli::{CaseSize, DeviceKind, ParityArgs};
 use crate::e2e::{self, E2eArgs, E2eError, E2eReport};
 use crate::parity::{self, Plan};
 use crate::report::{ParityRow, RecallRow, Report, machine_facts};
-use crate::{devices, shapes, steps};
+use crate::{devices, shapes};
 use kernel_bindings::host::HostOps;
 use reference::cases::{self, Size};
 use reference::golden::{GoldenDir, GoldenError};
@@ -109,8 +109,7 @@ pub fn main_job() -> Result<Report, JobError> {
     judge_present(&plan, &mut report);
     eprintln!("mini model end to end");
     report.e2e = Some(end_to_end()?);
-    eprintln!("attention steps, recall, real shapes");
-    report.steps = steps::host()?;
+    eprintln!("recall, real shapes");
     report.recall = recall_rows()?;
     report.shapes = shapes::emulated().map_err(JobError::Shape)?;
     report.seconds = start.elapsed().as_secs_f64();

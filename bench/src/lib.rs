@@ -15,5 +15,4 @@ pub mod plots;
 pub mod report;
 pub mod serving;
 pub mod shapes;
-pub mod steps;
 pub mod timed;

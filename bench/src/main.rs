@@ -219,7 +219,6 @@ fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
     if let Some(e2e) = &report.e2e {
         outln!("\nend to end: {}\n{}", e2e.headline(), e2e.table());
     }
-    outln!("decode attention step of one ratio-4 layer\n{}", report.steps_table());
     outln!("real shapes on the emulator\n{}", report.shapes_table());
     let readme = report.write(folder).map_err(|e| format!("cannot write the report to {}: {e}", folder.display()))?;
     write_json(json, &report)?;

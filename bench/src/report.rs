@@ -93,21 +93,6 @@ pub struct ShapeRow {
     pub error_over_bound: f64,
 }
 
-/// A decode attention step of one CSA layer on a device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StepRow {
-    /// Device.
-    pub device: String,
-    /// Sequences in the batch.
-    pub concurrency: u32,
-    /// Context in tokens.
-    pub context: u32,
-    /// Milliseconds per step, median.
-    pub step_ms: f64,
-    /// Query tokens per second through this layer.
-    pub tokens_per_s: f64,
-}
-
 /// Everything that one run found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
@@ -121,8 +106,6 @@ pub struct Report {
     pub recall: Vec<RecallRow>,
     /// Real shapes.
     pub shapes: Vec<ShapeRow>,
-    /// Attention steps.
-    pub steps: Vec<StepRow>,
     /// End-to-end runs of the mini model on the default device.
     pub e2e: Option<E2eReport>,
     /// Devices that could not be judged, and why.
@@ -170,7 +153,6 @@ impl Report {
         fs::write(folder.join("parity.csv"), csv(&self.parity)?)?;
         fs::write(folder.join("recall.csv"), csv(&self.recall)?)?;
         fs::write(folder.join("shapes.csv"), csv(&self.shapes)?)?;
-        fs::write(folder.join("steps.csv"), csv(&self.steps)?)?;
         if !self.parity.is_empty() {
             crate::plots::error_by_case(&self.parity, &folder.join("error-by-case.svg"))?;
         }
@@ -229,10 +211,6 @@ impl Report {
         }
         if let Some(e2e) = &self.e2e {
             let _ = writeln!(text, "\n## End to end\n\n{}\n\n{}", e2e.headline(), e2e.table());
-        }
-        if !self.steps.is_empty() {
-            let _ = writeln!(text, "\n## Decode attention step of one ratio-4 layer\n");
-            text.push_str(&self.steps_table());
         }
         text
     }
@@ -303,20 +281,6 @@ impl Report {
             ],
             rows,
         )
-    }
-
-    /// Table of attention steps.
-    pub fn steps_table(&self) -> String {
-        let rows = self.steps.iter().map(|r| {
-            [
-                r.device.clone(),
-                r.concurrency.to_string(),
-                r.context.to_string(),
-                format!("{:.2}", r.step_ms),
-                format!("{:.1}", r.tokens_per_s),
-            ]
-        });
-        table(["device", "C", "context", "ms per step", "query tokens/s"], rows)
     }
 }
 

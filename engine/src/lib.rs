@@ -1,7 +1,6 @@
 //! DeepSeek-V4 over operations: configuration, checkpoints, model, pools, scheduler, engine. Nothing here knows a device.
 #![forbid(unsafe_code)]
 
-pub mod attention;
 pub mod batch;
 pub mod checkpoint;
 pub mod collective;
