@@ -232,15 +232,18 @@ impl ModelArgs {
     /// The formats of a run.
     pub fn numerics(&self, config: &ModelConfig) -> Result<Numerics, ServingError> {
         let (activations, kv, index_k) = self.formats(config);
-        let fixed = |option, plain: bool, channels: u32, needed: u32| {
-            if plain || channels == needed {
+        let word = |value: serde_json::Result<serde_json::Value>| {
+            value.ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+        };
+        let fixed = |option, got: String, channels: u32, needed: u32| {
+            if got == "f32" || channels == needed {
                 return Ok(());
             }
             let expected = format!("f32 for rows of {channels} channels (the other formats are for {needed})");
-            Err(ServingError::Choice { option, expected, got: "another format".into() })
+            Err(ServingError::Choice { option, expected, got })
         };
-        fixed("--kv", kv == Kv::F32, config.head_dim, 512)?;
-        fixed("--index-k", index_k == IndexK::F32, config.index_head_dim, 128)?;
+        fixed("--kv", word(serde_json::to_value(kv)), config.head_dim, 512)?;
+        fixed("--index-k", word(serde_json::to_value(index_k)), config.index_head_dim, 128)?;
         let host = self.device() == DeviceKind::Host;
         Ok(Numerics {
             activations: match activations {
