@@ -118,10 +118,14 @@ impl Uncertain {
         Uncertain { value, error: (scale * terms / rms).abs() + base.abs() }
     }
 
-    /// The derivative of the sigmoid carries the error on; computing it adds one of its own size.
+    /// The derivative of the sigmoid carries the error on; computing it adds one of its own size, and a result below the
+    /// normal numbers may be flushed to 0 before it is used.
     fn sigmoid(self) -> Uncertain {
         let (s, not_s) = (sigmoid(self.value), sigmoid(-self.value));
-        Uncertain { value: s, error: s * not_s * self.error + s }
+        Uncertain {
+            value: s,
+            error: s * not_s * self.error + s + f64::from(f32::MIN_POSITIVE) / tolerance::HC_MIXING.abs,
+        }
     }
 
     fn times(self, factor: f64) -> Uncertain {
