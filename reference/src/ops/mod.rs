@@ -377,82 +377,33 @@ pub trait Ops {
     /// Writes index-K rows.
     fn index_k_write(&self, args: IndexKWrite<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Embedding rows, once per stream.
-    fn embed(&self, args: Embed<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("embed"))
-    }
+    fn embed(&self, args: Embed<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Rows of a buffer by number.
-    fn gather_rows(&self, args: GatherRows<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("gather_rows"))
-    }
+    fn gather_rows(&self, args: GatherRows<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Hyper-connections before a sub-layer or the head, with its norm.
-    fn hc_mix(&self, args: HcMix<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("hc_mix"))
-    }
+    fn hc_mix(&self, args: HcMix<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Hyper-connections after a sub-layer.
-    fn hc_post(&self, args: HcPost<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("hc_post"))
-    }
+    fn hc_post(&self, args: HcPost<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Matrix product with a weight.
-    fn linear(&self, args: Linear<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("linear"))
-    }
+    fn linear(&self, args: Linear<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Norm and rotation per head.
-    fn norm_rope(&self, args: NormRope<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("norm_rope"))
-    }
+    fn norm_rope(&self, args: NormRope<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Hadamard transform of rows.
-    fn hadamard(&self, args: Hadamard<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("hadamard"))
-    }
+    fn hadamard(&self, args: Hadamard<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Index queries in the format of the index keys.
-    fn index_q_quantise(&self, args: IndexQQuantise<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("index_q_quantise"))
-    }
+    fn index_q_quantise(&self, args: IndexQQuantise<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// One step of a compressor.
-    fn compress(&self, args: Compress<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("compress"))
-    }
+    fn compress(&self, args: Compress<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Experts and their weights.
-    fn router(&self, args: Router<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("router"))
-    }
+    fn router(&self, args: Router<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Gated activation.
-    fn swiglu(&self, args: Swiglu<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("swiglu"))
-    }
+    fn swiglu(&self, args: Swiglu<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Routed experts.
-    fn moe_experts(&self, args: MoeExperts<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("moe_experts"))
-    }
+    fn moe_experts(&self, args: MoeExperts<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// One token per row of logits.
-    fn sample(&self, args: Sample<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("sample"))
-    }
+    fn sample(&self, args: Sample<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Index logits of ragged queries.
-    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("index_logits_prefill"))
-    }
+    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Sparse attention of many query tokens.
-    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, Self::Buffer>) -> Result<(), OpsError> {
-        let _ = args;
-        Err(self.not_offered("sparse_mla_prefill"))
-    }
-    /// The refusal of an operation that this implementation does not have.
-    fn not_offered(&self, op: &'static str) -> OpsError {
-        OpsError::Unsupported { op, device: self.name(), what: "the operation is not there yet".into() }
-    }
+    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, Self::Buffer>) -> Result<(), OpsError>;
 }
