@@ -227,7 +227,8 @@ pub fn cases() -> Vec<Case> {
             add(Full, &format!("pages_past_{name}_gib"), Shape { keys: far, ..of(&[&[(0, 130)], &[(0, 64)]]) });
         }
         if format == IndexKFormat::Fp8 {
-            add(Slow, "2048_queries_8192_keys", ragged(vec![causal(8192 * 4 - 2048, 2048, 4)]));
+            // The plain f64 sums are what takes the time: 96 queries at the end of 32,768 tokens.
+            add(Slow, "96_queries_8192_keys", ragged(vec![causal(8192 * 4 - 96, 96, 4)]));
         }
     }
     cases
