@@ -51,10 +51,32 @@ fn small() -> Vec<Bench> {
     let mla = shapes::sparse_mla(2, 64).build(1);
     let bytes = 2 * (640 * 584 + 2 * 64 * 1024);
     list.push(bench("v4_fp8 2 x 640, 64 heads", "sparse_mla_decode", bytes, Problem::SparseMlaDecode(Box::new(mla))));
-    // The remaining operations are small: their largest ordinary case serves.
-    for op in ["split_combine", "kv_write", "index_k_write", "norm_rope", "hadamard", "index_q_quantise", "compress"] {
-        let case = cases::all(Size::Full).into_iter().rfind(|case| case.op == op);
-        let prepared = case.expect("every operation has cases").prepare(1);
+    // The remaining operations are small: the largest ordinary case that kernels offer serves.
+    const REST: [&str; 18] = [
+        "index_logits_prefill",
+        "sparse_mla_prefill",
+        "split_combine",
+        "kv_write",
+        "index_k_write",
+        "norm_rope",
+        "hadamard",
+        "index_q_quantise",
+        "compress",
+        "linear",
+        "moe_experts",
+        "router",
+        "swiglu",
+        "hc_mix",
+        "hc_post",
+        "embed",
+        "gather_rows",
+        "sample",
+    ];
+    for op in REST {
+        let unread = |name: &str| name.contains("f32") || (name.contains("fp4") && op != "index_q_quantise");
+        let offered = |case: &Case| case.op == op && !case.virtual_pool && !unread(&case.name);
+        let largest = cases::all(Size::Full).into_iter().rfind(|case| offered(case));
+        let prepared = largest.unwrap_or_else(|| panic!("{op} has a case for kernels")).prepare(1);
         list.push(Bench { prepared, label: "largest case", min_bytes: 0 });
     }
     list
