@@ -47,9 +47,9 @@ fn put(dtype: Dtype, accumulate: bool, values: &[f32], bytes: &mut [u8]) {
     match dtype {
         Dtype::Bf16 => narrow_bf16(values, bytes),
         Dtype::F32 => {
-            for (place, &value) in values.iter().enumerate() {
-                let value = if accumulate { f32_at(bytes, place) + value } else { value };
-                bytes[4 * place..4 * place + 4].copy_from_slice(&value.to_le_bytes());
+            for (place, value) in bytes.chunks_exact_mut(4).zip(values) {
+                let before = if accumulate { f32_at(place, 0) } else { 0.0 };
+                place.copy_from_slice(&(if accumulate { before + value } else { *value }).to_le_bytes());
             }
         }
     }
