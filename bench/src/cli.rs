@@ -4,6 +4,7 @@ use crate::e2e::E2eArgs;
 use crate::generate::GenerateArgs;
 use crate::host_ops::BenchHostArgs;
 use crate::plan::parse_bytes;
+use crate::serving::{IndexK, Kv};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -133,41 +134,6 @@ pub struct MutantsArgs {
     pub json: Option<PathBuf>,
 }
 
-/// A configuration that is built in.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Preset {
-    V4Flash,
-    V4Pro,
-    Mini,
-    Tiny,
-}
-
-/// Format of window and compressed rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum KvChoice {
-    /// 584 B per row.
-    #[value(name = "v4_fp8")]
-    V4Fp8,
-    /// 1,024 B per row.
-    Bf16,
-    /// 4 B per channel.
-    F32,
-}
-
-/// Format of index keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum IndexKChoice {
-    /// 132 B per row.
-    Fp8,
-    /// 256 B per row.
-    Bf16,
-    /// 68 B per row.
-    Fp4,
-    /// 4 B per channel.
-    F32,
-}
-
 /// Where the HCA compressor keeps its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PolicyChoice {
@@ -198,18 +164,18 @@ fn ratio(text: &str) -> Result<f64, String> {
 /// Options of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Model.
-    #[arg(long, value_enum, default_value_t = Preset::V4Flash, conflicts_with = "config")]
-    pub preset: Preset,
+    /// Model: tiny, mini, peers, v4-flash, v4-pro, flash-N-layers.
+    #[arg(long, default_value = "v4-flash", value_name = "NAME", conflicts_with = "config")]
+    pub preset: String,
     /// config.json of the model, instead of a preset.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Format of index keys.
-    #[arg(long, value_enum, default_value_t = IndexKChoice::Fp8)]
-    pub index_k: IndexKChoice,
+    #[arg(long, value_enum, default_value_t = IndexK::Fp8)]
+    pub index_k: IndexK,
     /// Format of window and compressed rows.
-    #[arg(long, value_enum, default_value_t = KvChoice::V4Fp8)]
-    pub kv: KvChoice,
+    #[arg(long, value_enum, default_value_t = Kv::V4Fp8)]
+    pub kv: Kv,
     /// Page and ring policy.
     #[arg(long, value_enum, default_value_t = PolicyChoice::RingPerRequest)]
     pub policy: PolicyChoice,

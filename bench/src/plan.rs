@@ -1,12 +1,12 @@
 //! `sm120 plan`: what the cache of a model takes, and what fits into a card.
 
-use crate::cli::{IndexKChoice, KvChoice, PlanArgs, PolicyChoice, Preset, WeightBytes};
+use crate::cli::{PlanArgs, PolicyChoice, WeightBytes};
 use crate::report::table;
+use crate::serving;
 use engine::checkpoint::make::{Make, Store};
 use engine::config::ModelConfig;
 use engine::geometry::{CacheGeometry, CacheShape, PoolName};
 use engine::plan::{MemoryPlan, PlanRequest, Term, WindowSizing};
-use reference::ops::{IndexKFormat, KvFormat};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -73,7 +73,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// The configuration cannot be read, the formats do not fit it, or the memory holds no sequence.
 pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
     let (model, config) = match &args.config {
-        None => (args.preset.name().to_owned(), args.preset.config()),
+        None => (args.preset.clone(), serving::preset(&args.preset)?),
         Some(path) => {
             let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
             (path.display().to_string(), ModelConfig::from_json(&text)?)
@@ -83,17 +83,7 @@ pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
         PolicyChoice::RingPerPage => CacheShape::ring_per_page(config.window, args.speculation),
         PolicyChoice::RingPerRequest => CacheShape::ring_per_request(config.window, args.speculation),
     };
-    let kv = match args.kv {
-        KvChoice::V4Fp8 => KvFormat::V4Fp8,
-        KvChoice::Bf16 => KvFormat::Bf16,
-        KvChoice::F32 => KvFormat::F32 { d: config.head_dim },
-    };
-    let index_k = match args.index_k {
-        IndexKChoice::Fp8 => IndexKFormat::Fp8,
-        IndexKChoice::Bf16 => IndexKFormat::Bf16,
-        IndexKChoice::Fp4 => IndexKFormat::Fp4,
-        IndexKChoice::F32 => IndexKFormat::F32 { d: config.index_head_dim },
-    };
+    let (kv, index_k) = (args.kv.format(&config), args.index_k.format(&config));
     let draft_layers = if args.speculation { config.mtp_layers } else { 0 };
     let geometry = CacheGeometry::new(&config, shape, kv, index_k, draft_layers)?;
     let weights = match args.weights {
@@ -202,28 +192,6 @@ impl PlanReport {
             _ = writeln!(text, "{name:<28} {value}");
         }
         text
-    }
-}
-
-impl Preset {
-    /// The word on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Preset::V4Flash => "v4-flash",
-            Preset::V4Pro => "v4-pro",
-            Preset::Mini => "mini",
-            Preset::Tiny => "tiny",
-        }
-    }
-
-    /// The configuration.
-    pub fn config(self) -> ModelConfig {
-        match self {
-            Preset::V4Flash => ModelConfig::v4_flash(),
-            Preset::V4Pro => ModelConfig::v4_pro(),
-            Preset::Mini => ModelConfig::mini(),
-            Preset::Tiny => ModelConfig::tiny(),
-        }
     }
 }
 

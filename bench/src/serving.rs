@@ -58,6 +58,29 @@ pub enum IndexK {
     Fp4,
 }
 
+impl Kv {
+    /// The format, in the width of the model's rows.
+    pub fn format(self, config: &ModelConfig) -> KvFormat {
+        match self {
+            Kv::F32 => KvFormat::F32 { d: config.head_dim },
+            Kv::Bf16 => KvFormat::Bf16,
+            Kv::V4Fp8 => KvFormat::V4Fp8,
+        }
+    }
+}
+
+impl IndexK {
+    /// The format, in the width of the model's rows.
+    pub fn format(self, config: &ModelConfig) -> IndexKFormat {
+        match self {
+            IndexK::F32 => IndexKFormat::F32 { d: config.index_head_dim },
+            IndexK::Bf16 => IndexKFormat::Bf16,
+            IndexK::Fp8 | IndexK::Fp8pow2 => IndexKFormat::Fp8,
+            IndexK::Fp4 => IndexKFormat::Fp4,
+        }
+    }
+}
+
 /// When the host decides about the next step.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -251,17 +274,8 @@ impl ModelArgs {
                 Activations::Bf16 => Dtype::Bf16,
             },
             weights: if host { WeightStorage::F32 } else { WeightStorage::Stored },
-            kv: match kv {
-                Kv::F32 => KvFormat::F32 { d: config.head_dim },
-                Kv::Bf16 => KvFormat::Bf16,
-                Kv::V4Fp8 => KvFormat::V4Fp8,
-            },
-            index_k: match index_k {
-                IndexK::F32 => IndexKFormat::F32 { d: config.index_head_dim },
-                IndexK::Bf16 => IndexKFormat::Bf16,
-                IndexK::Fp8 | IndexK::Fp8pow2 => IndexKFormat::Fp8,
-                IndexK::Fp4 => IndexKFormat::Fp4,
-            },
+            kv: kv.format(config),
+            index_k: index_k.format(config),
             scale_rule: if index_k == IndexK::Fp8pow2 { ScaleRule::PowerOfTwo } else { ScaleRule::Exact },
         })
     }
