@@ -194,12 +194,7 @@ pub struct E2eReport {
 }
 
 /// Prompts of a run.
-fn prompts(
-    args: &E2eArgs,
-    serving: &Serving,
-    count: usize,
-    tokenizer: &Tokenizer,
-) -> Result<Vec<Vec<TokenId>>, E2eError> {
+fn prompts(args: &E2eArgs, serving: &Serving, count: usize) -> Result<Vec<Vec<TokenId>>, E2eError> {
     let (from, to) = args.prompt_tokens;
     let mut rng = Rng::named(args.seed, "prompts");
     let vocab = serving.config.vocab_size;
@@ -208,7 +203,7 @@ fn prompts(
         Some(path) => {
             let wrong = |message: String| E2eError::File { path: path.clone(), message };
             let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-            let tokens = tokenizer.encode(&text)?;
+            let tokens = Tokenizer::open(&serving.setup.model, &serving.config)?.encode(&text)?;
             if tokens.is_empty() {
                 return Err(wrong("expected text, got none".into()));
             }
@@ -249,8 +244,7 @@ fn checksum(texts: &[Vec<u32>]) -> String {
 /// Closed-loop clients: each submits its next request when the one before has ended.
 pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool) -> Result<Run, E2eError> {
     let requests = args.requests.map_or((concurrency as usize).max(8), |n| n as usize);
-    let tokenizer = Tokenizer::open(Path::new(&serving.setup.model), &serving.config)?;
-    let prompts = prompts(args, serving, requests, &tokenizer)?;
+    let prompts = prompts(args, serving, requests)?;
     let stop =
         if args.ignore_eos { Vec::new() } else { serving.config.eos_ids.iter().map(|&id| TokenId(id)).collect() };
     // A run does not profit from the one before.
