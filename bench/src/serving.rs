@@ -311,7 +311,6 @@ impl ModelArgs {
         let scheduler = Scheduler::new(limits, shape, sizes)?;
         let limits = Limits {
             tokens: self.max_batch_tokens,
-            sequences: self.max_running,
             logits_rows: self.max_running * if self.mtp { 2 } else { 1 },
             context,
         };

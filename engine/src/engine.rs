@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::ids::SequenceId;
 use crate::runner::{RunError, Runner};
 use crate::scheduler::{AddError, CommitError, Scheduler, SchedulerStats};
-use crate::sequence::{Event, Request};
+use crate::sequence::{Event, FinishReason, Request};
 use crate::step::StepPlan;
 
 /// Whether the host decides about a step while the one before runs.
@@ -216,7 +216,17 @@ fn serve(mut engine: Engine, inbox: &Receiver<Command>) -> Result<(), EngineErro
         for event in events {
             tell(&mut engine, &mut clients, event);
         }
-        turned?;
+        if let Err(error) = turned {
+            // Requests that were not in the failed step have no event yet, and nobody will run them.
+            let why = error.to_string();
+            for (id, client) in clients.drain() {
+                if let Some(Event::Finished { sequence, usage, .. }) = engine.cancel(id) {
+                    // A client that is gone needs no news.
+                    let _ = client.send(Event::Finished { sequence, reason: FinishReason::Failed(why.clone()), usage });
+                }
+            }
+            return Err(error);
+        }
     }
 }
 

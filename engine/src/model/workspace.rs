@@ -11,8 +11,6 @@ use crate::config::ModelConfig;
 pub struct Limits {
     /// Tokens of a batch.
     pub tokens: u32,
-    /// Sequences of a batch.
-    pub sequences: u32,
     /// Rows of vocabulary logits of a batch.
     pub logits_rows: u32,
     /// Tokens of the longest sequence.

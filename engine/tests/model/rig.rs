@@ -41,7 +41,7 @@ pub(crate) fn continuation() -> Vec<i32> {
 const SIZES: PoolSizes = PoolSizes { compressed_pages: 67, window_pages: 137, request_slots: 33 };
 
 /// Batches of the rig.
-pub(crate) const LIMITS: Limits = Limits { tokens: 512, sequences: 33, logits_rows: 512, context: 1024 };
+pub(crate) const LIMITS: Limits = Limits { tokens: 512, logits_rows: 512, context: 1024 };
 
 /// A rank with caches for a few sequences.
 pub(crate) struct Rig<O: Ops> {

@@ -44,6 +44,8 @@ struct Setup {
     mtp: bool,
     prefix_cache: bool,
     max_batch_tokens: u32,
+    /// Tokens that the model has room for, where that differs.
+    model_tokens: Option<u32>,
     /// Compressed pages; window pages follow.
     pages: u32,
     per_page: bool,
@@ -59,6 +61,7 @@ impl Setup {
             mtp: false,
             prefix_cache: false,
             max_batch_tokens: 256,
+            model_tokens: None,
             pages: 48,
             per_page: false,
             numerics: Numerics { kv: KvFormat::V4Fp8, index_k: IndexKFormat::Fp8, ..Numerics::plain(512, 128) },
@@ -81,7 +84,8 @@ impl Setup {
             speculation: self.mtp,
         };
         let scheduler = Scheduler::new(limits, shape, sizes).expect("limits that fit");
-        let limits = Limits { tokens: self.max_batch_tokens, sequences: 16, logits_rows: 32, context: CONTEXT };
+        let limits =
+            Limits { tokens: self.model_tokens.unwrap_or(self.max_batch_tokens), logits_rows: 32, context: CONTEXT };
         let setup = self.clone();
         let runner = Runner::start(self.ranks, shape, move |rank, collective| {
             let (checkpoint, numerics) = (&setup.checkpoint, setup.numerics);
@@ -243,4 +247,22 @@ fn clients_on_threads() {
         drop(engine.add(requests[0].clone()).expect("runs").expect("fits"));
     });
     engine.finish().expect("everything has ended well");
+}
+
+/// Requests inside the failed step, waiting behind it, and not yet looked at: each ends once, with the reason.
+#[test]
+fn a_failed_step_ends_every_request() {
+    let requests = requests(TINY.config().vocab_size, &[300; 20], 4);
+    let engine = Setup { model_tokens: Some(8), ..Setup::new(&TINY) }.engine();
+    let engine = EngineThread::spawn(engine).expect("a thread");
+    let clients: Vec<_> = requests.iter().filter_map(|request| engine.add(request.clone()).ok()?.ok()).collect();
+    assert!(!clients.is_empty(), "the engine failed before anybody asked");
+    for (id, events) in clients {
+        let events: Vec<Event> = events.iter().collect();
+        assert!(
+            matches!(&events[..], [Event::Finished { reason: FinishReason::Failed(why), .. }] if why.contains("expected at least")),
+            "request {id}: {events:?}"
+        );
+    }
+    engine.finish().expect_err("the engine says that it failed");
 }
