@@ -9,8 +9,17 @@ fn root() -> PathBuf {
 
 /// Every manifest of the workspace, with the crates of the workspace that it names in any dependency section.
 fn arrows() -> BTreeMap<String, BTreeSet<String>> {
-    let members = ["kernels", "reference", "kernel-bindings", "kernel-bindings/ptx-emulator", "engine", "bench"]
-        .map(str::to_owned);
+    let members = [
+        "kernels",
+        "reference",
+        "kernel-bindings",
+        "kernel-bindings/ptx-emulator",
+        "engine",
+        "engine/transfer",
+        "engine/server",
+        "bench",
+    ]
+    .map(str::to_owned);
     let names: BTreeSet<String> =
         members.iter().map(|path| path.rsplit('/').next().expect("a path has a last part").to_owned()).collect();
     let mut arrows = BTreeMap::new();
@@ -44,8 +53,10 @@ fn crates_depend_in_one_direction_only() {
         ("reference", &[]),
         ("ptx-emulator", &[]),
         ("kernel-bindings", &["kernels", "reference", "ptx-emulator"]),
-        ("engine", &["kernel-bindings", "reference"]),
-        ("bench", &["kernels", "reference", "ptx-emulator", "kernel-bindings", "engine"]),
+        ("transfer", &[]),
+        ("engine", &["kernel-bindings", "reference", "transfer"]),
+        ("server", &["engine", "transfer"]),
+        ("bench", &["kernels", "reference", "ptx-emulator", "kernel-bindings", "engine", "transfer", "server"]),
     ]);
     let found = arrows();
     assert_eq!(found.len(), allowed.len(), "crates: {:?}", found.keys());
@@ -60,7 +71,15 @@ fn crates_depend_in_one_direction_only() {
 /// `unsafe` stands in `kernel-bindings` and `ptx-emulator` only; the others forbid it at the crate root.
 #[test]
 fn the_other_crates_forbid_unsafe_code() {
-    for file in ["kernels/src/lib.rs", "reference/src/lib.rs", "engine/src/lib.rs", "bench/src/lib.rs"] {
+    let files = [
+        "kernels/src/lib.rs",
+        "reference/src/lib.rs",
+        "engine/src/lib.rs",
+        "engine/transfer/src/lib.rs",
+        "engine/server/src/lib.rs",
+        "bench/src/lib.rs",
+    ];
+    for file in files {
         let text = std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
         assert!(text.contains("#![forbid(unsafe_code)]"), "{file} does not forbid unsafe code");
     }

@@ -1,0 +1,3 @@
+//! HTTP in front of the engine, and the roles of a deployment. Requests come in as text or token ids and leave as tokens
+//! with a reason why they end; nothing here knows a model or a page.
+#![forbid(unsafe_code)]

@@ -1,0 +1,6 @@
+//! Pages of a cache from one process to another: control protocol, landing memory, publication gate, transports.
+//! Nothing here knows a model: a [`layout::Layout`] says which bytes a unit (a layer) consists of.
+#![forbid(unsafe_code)]
+
+pub mod ids;
+pub mod layout;
