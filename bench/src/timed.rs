@@ -5,11 +5,8 @@ use kernel_bindings::device::DeviceError;
 use kernel_bindings::emulated::Emulated;
 use kernel_bindings::host::HostOps;
 use kernel_bindings::ops::KernelOps;
-use reference::ops::{
-    Compress, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
-    IndexQQuantise, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Router, Sample, SparseMlaDecode,
-    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
-};
+use reference::for_each_operation;
+use reference::ops::{Ops, OpsError};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -76,6 +73,15 @@ impl<'a, O: Clock> Timed<'a, O> {
     }
 }
 
+/// Passes the call on and adds up its time.
+macro_rules! measured {
+    ($($op:ident($operands:ident),)*) => {$(
+        fn $op(&self, args: reference::ops::$operands<'_, O::Buffer>) -> Result<(), OpsError> {
+            self.measure(|| self.ops.$op(args))
+        }
+    )*};
+}
+
 impl<O: Clock> Ops for Timed<'_, O> {
     type Buffer = O::Buffer;
 
@@ -95,67 +101,5 @@ impl<O: Clock> Ops for Timed<'_, O> {
         self.ops.len_bytes(buffer)
     }
 
-    fn index_logits_decode(&self, args: IndexLogitsDecode<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.index_logits_decode(args))
-    }
-    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.index_logits_prefill(args))
-    }
-    fn topk_select(&self, args: TopkSelect<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.topk_select(args))
-    }
-    fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.sparse_mla_decode(args))
-    }
-    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.sparse_mla_prefill(args))
-    }
-    fn split_combine(&self, args: SplitCombine<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.split_combine(args))
-    }
-    fn kv_write(&self, args: KvWrite<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.kv_write(args))
-    }
-    fn index_k_write(&self, args: IndexKWrite<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.index_k_write(args))
-    }
-    fn linear(&self, args: Linear<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.linear(args))
-    }
-    fn moe_experts(&self, args: MoeExperts<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.moe_experts(args))
-    }
-    fn embed(&self, args: Embed<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.embed(args))
-    }
-    fn gather_rows(&self, args: GatherRows<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.gather_rows(args))
-    }
-    fn hc_mix(&self, args: HcMix<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.hc_mix(args))
-    }
-    fn hc_post(&self, args: HcPost<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.hc_post(args))
-    }
-    fn swiglu(&self, args: Swiglu<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.swiglu(args))
-    }
-    fn router(&self, args: Router<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.router(args))
-    }
-    fn sample(&self, args: Sample<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.sample(args))
-    }
-    fn norm_rope(&self, args: NormRope<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.norm_rope(args))
-    }
-    fn hadamard(&self, args: Hadamard<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.hadamard(args))
-    }
-    fn index_q_quantise(&self, args: IndexQQuantise<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.index_q_quantise(args))
-    }
-    fn compress(&self, args: Compress<'_, O::Buffer>) -> Result<(), OpsError> {
-        self.measure(|| self.ops.compress(args))
-    }
+    for_each_operation!(measured);
 }

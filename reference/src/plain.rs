@@ -7,6 +7,7 @@
 mod prefill;
 pub mod products;
 pub mod rows;
+mod store;
 pub mod streams;
 
 pub use prefill::{index_logits_prefill, max_logits};
@@ -16,7 +17,7 @@ use std::ops::Range;
 use ndarray::{Array1, Array2, Array3, ArrayD, ArrayView1, ArrayView2, ArrayViewMut1, Axis, Slice};
 
 use crate::formats::{
-    bf16, bf16_bytes, bf16s, e4m3_decode, f32_bytes, f32s, fp4_values, quantise_fp4_row, quantise_index_row,
+    bf16_bytes, bf16s, e4m3_decode, f32_bytes, f32s, fp4_values, quantise_fp4_row, quantise_index_row,
     quantise_nope_tile, s32s, ue8m0_decode,
 };
 use crate::layout::{
@@ -24,9 +25,8 @@ use crate::layout::{
     index_k_fp8_data, index_k_fp8_scale, v4_fp8_data, v4_fp8_footer, v4_fp8_rope,
 };
 use crate::ops::{
-    Compress, Dtype, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKFormat, IndexKWrite, IndexLogitsDecode,
-    IndexLogitsPrefill, IndexQQuantise, KvFormat, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Paged, Pages,
-    Router, Sample, SlotList, SparseMlaDecode, SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
+    Dtype, IndexKFormat, IndexKWrite, IndexLogitsDecode, KvFormat, KvWrite, Ops, OpsError, Paged, Pages, SlotList,
+    SparseMlaDecode, SplitCombine, TopkSelect,
 };
 
 /// What one element of an output must be.
@@ -457,36 +457,7 @@ fn len(buffer: &Bytes) -> u64 {
     buffer.len() as u64
 }
 
-fn put_s32(memory: &mut [u8], values: &[i32]) {
-    for (bytes, v) in memory.chunks_exact_mut(4).zip(values) {
-        bytes.copy_from_slice(&v.to_le_bytes());
-    }
-}
-
-/// Writes what stands in `cells`, in order, as f32.
-fn put_f32(memory: &mut [u8], cells: &Cells) {
-    for (bytes, cell) in memory.chunks_exact_mut(4).zip(cells) {
-        if let Some(exact) = cell {
-            bytes.copy_from_slice(&(exact.value as f32).to_le_bytes());
-        }
-    }
-}
-
-/// Writes `[t, h, d]` cells with strides along t and h.
-fn put_out(memory: &mut [u8], dtype: Dtype, cells: &Cells, strides: [u64; 2]) {
-    for (place, cell) in cells.indexed_iter() {
-        if let Some(exact) = cell {
-            let at = place[0] as u64 * strides[0] + place[1] as u64 * strides[1] + place[2] as u64;
-            let value = exact.value as f32;
-            match dtype {
-                Dtype::F32 => put(memory, 4 * at, &value.to_le_bytes()),
-                Dtype::Bf16 => put(memory, 2 * at, &bf16::from_f32(value).to_le_bytes()),
-            }
-        }
-    }
-}
-
-fn span(bytes: usize, offset: u64, memory: u64) -> Result<std::ops::Range<usize>, OpsError> {
+fn span(bytes: usize, offset: u64, memory: u64) -> Result<Range<usize>, OpsError> {
     match offset.checked_add(bytes as u64) {
         Some(end) if end <= memory => Ok(offset as usize..end as usize),
         _ => Err(OpsError::Device {
@@ -494,6 +465,17 @@ fn span(bytes: usize, offset: u64, memory: u64) -> Result<std::ops::Range<usize>
             message: format!("a copy of {bytes} bytes at offset {offset} leaves a buffer of {memory} bytes"),
         }),
     }
+}
+
+/// Checks the operands and stores what the operation makes of them.
+macro_rules! checked_and_stored {
+    ($($op:ident($operands:ident),)*) => {$(
+        fn $op(&self, args: crate::ops::$operands<'_, Bytes>) -> Result<(), OpsError> {
+            args.check(len)?;
+            store::$op(args);
+            Ok(())
+        }
+    )*};
 }
 
 impl Ops for ReferenceOps {
@@ -527,138 +509,5 @@ impl Ops for ReferenceOps {
         len(buffer)
     }
 
-    fn index_logits_decode(&self, args: IndexLogitsDecode<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let cells = index_logits(&args);
-        put_f32(args.index_logits, &cells);
-        Ok(())
-    }
-
-    fn topk_select(&self, args: TopkSelect<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let chosen = topk_select(&args);
-        if let Some(positions) = args.topk_positions {
-            put_s32(positions, &chosen.positions);
-        }
-        if let Some(slots) = args.topk_slots {
-            put_s32(slots, &chosen.slots);
-        }
-        if let Some(lens) = args.topk_lens {
-            put_s32(lens, &chosen.lens);
-        }
-        Ok(())
-    }
-
-    fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let (out, lse) = sparse_mla(&args);
-        put_out(args.out, args.dtype, &out, args.stride_out);
-        put_f32(args.lse, &lse);
-        Ok(())
-    }
-
-    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let cells = index_logits_prefill(&args);
-        put_f32(args.index_logits, &cells);
-        Ok(())
-    }
-
-    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        if let Some(out) = args.max_logits {
-            put_f32(out, &max_logits(&args.attention));
-        }
-        let args = args.attention;
-        let (out, lse) = sparse_mla(&args);
-        put_out(args.out, args.dtype, &out, args.stride_out);
-        put_f32(args.lse, &lse);
-        Ok(())
-    }
-
-    fn split_combine(&self, args: SplitCombine<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let (out, lse) = split_combine(&args);
-        put_out(args.out, Dtype::Bf16, &out, args.stride_out);
-        put_f32(args.lse, &lse);
-        Ok(())
-    }
-
-    fn kv_write(&self, mut args: KvWrite<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        kv_write(&mut args);
-        Ok(())
-    }
-
-    fn index_k_write(&self, mut args: IndexKWrite<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        index_k_write(&mut args);
-        Ok(())
-    }
-
-    fn linear(&self, args: Linear<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let cells = products::linear(&args);
-        products::put_rows(args.out_dtype, args.out, &cells, args.stride_out);
-        Ok(())
-    }
-
-    fn moe_experts(&self, args: MoeExperts<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let cells = products::moe_experts(&args);
-        put_f32(args.out, &cells);
-        Ok(())
-    }
-
-    fn embed(&self, args: Embed<'_, Bytes>) -> Result<(), OpsError> {
-        Self::run_embed(args)
-    }
-
-    fn gather_rows(&self, args: GatherRows<'_, Bytes>) -> Result<(), OpsError> {
-        Self::run_gather_rows(args)
-    }
-
-    fn hc_mix(&self, args: HcMix<'_, Bytes>) -> Result<(), OpsError> {
-        Self::run_hc_mix(args)
-    }
-
-    fn hc_post(&self, args: HcPost<'_, Bytes>) -> Result<(), OpsError> {
-        Self::run_hc_post(args)
-    }
-
-    fn swiglu(&self, args: Swiglu<'_, Bytes>) -> Result<(), OpsError> {
-        Self::run_swiglu(args)
-    }
-
-    fn router(&self, args: Router<'_, Bytes>) -> Result<(), OpsError> {
-        Self::run_router(args)
-    }
-
-    fn sample(&self, args: Sample<'_, Bytes>) -> Result<(), OpsError> {
-        Self::run_sample(args)
-    }
-
-    fn norm_rope(&self, args: NormRope<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        rows::put_norm_rope(args);
-        Ok(())
-    }
-
-    fn hadamard(&self, args: Hadamard<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        rows::put_hadamard(args);
-        Ok(())
-    }
-
-    fn index_q_quantise(&self, args: IndexQQuantise<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        rows::put_index_q(args);
-        Ok(())
-    }
-
-    fn compress(&self, args: Compress<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        rows::put_compress(args);
-        Ok(())
-    }
+    crate::for_each_operation!(checked_and_stored);
 }

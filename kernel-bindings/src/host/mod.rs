@@ -27,16 +27,14 @@ mod rows;
 mod sample;
 mod simd;
 mod sparse_mla_decode;
+mod sparse_mla_prefill;
 mod split_combine;
 mod swiglu;
 mod tiles;
 mod topk_select;
 
-use reference::ops::{
-    Compress, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
-    IndexQQuantise, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Pages, Router, Sample, SparseMlaDecode,
-    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
-};
+use reference::for_each_operation;
+use reference::ops::{Ops, OpsError, Pages};
 
 /// The operations in plain Rust, on the widest vectors of the machine; `SM120_HOST_VECTORS=portable`, or `avx2`, narrows them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -81,6 +79,17 @@ fn page_start(pages: &Pages, page: usize) -> usize {
     page * pages.page_stride_bytes as usize
 }
 
+/// Checks the operands and runs the operation, which cannot fail then.
+macro_rules! checked_and_run {
+    ($($op:ident($operands:ident),)*) => {$(
+        fn $op(&self, args: reference::ops::$operands<'_, HostBuffer>) -> Result<(), OpsError> {
+            args.check(len)?;
+            $op::run(args);
+            Ok(())
+        }
+    )*};
+}
+
 impl Ops for HostOps {
     type Buffer = HostBuffer;
 
@@ -111,130 +120,5 @@ impl Ops for HostOps {
         len(buffer)
     }
 
-    fn index_logits_decode(&self, args: IndexLogitsDecode<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        index_logits_decode::run(args);
-        Ok(())
-    }
-
-    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        index_logits_prefill::run(args);
-        Ok(())
-    }
-
-    fn topk_select(&self, args: TopkSelect<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        topk_select::run(args);
-        Ok(())
-    }
-
-    /// Splits are for devices that must fill many processors: here they are not made.
-    fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        sparse_mla_decode::run(args, None);
-        Ok(())
-    }
-
-    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        sparse_mla_decode::run(args.attention, args.max_logits);
-        Ok(())
-    }
-
-    fn split_combine(&self, args: SplitCombine<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        split_combine::run(args);
-        Ok(())
-    }
-
-    fn kv_write(&self, args: KvWrite<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        kv_write::run(args);
-        Ok(())
-    }
-
-    fn index_k_write(&self, args: IndexKWrite<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        index_k_write::run(args);
-        Ok(())
-    }
-
-    fn linear(&self, args: Linear<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        linear::run(args);
-        Ok(())
-    }
-
-    fn moe_experts(&self, args: MoeExperts<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        moe_experts::run(args);
-        Ok(())
-    }
-
-    fn embed(&self, args: Embed<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        embed::run(args);
-        Ok(())
-    }
-
-    fn gather_rows(&self, args: GatherRows<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        gather_rows::run(args);
-        Ok(())
-    }
-
-    fn hc_mix(&self, args: HcMix<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        hc_mix::run(args);
-        Ok(())
-    }
-
-    fn hc_post(&self, args: HcPost<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        hc_post::run(args);
-        Ok(())
-    }
-
-    fn swiglu(&self, args: Swiglu<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        swiglu::run(args);
-        Ok(())
-    }
-
-    fn router(&self, args: Router<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        router::run(args);
-        Ok(())
-    }
-
-    fn sample(&self, args: Sample<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        sample::run(args);
-        Ok(())
-    }
-
-    fn norm_rope(&self, args: NormRope<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        norm_rope::run(args);
-        Ok(())
-    }
-
-    fn hadamard(&self, args: Hadamard<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        hadamard::run(args);
-        Ok(())
-    }
-
-    fn index_q_quantise(&self, args: IndexQQuantise<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        index_q_quantise::run(args);
-        Ok(())
-    }
-
-    fn compress(&self, args: Compress<'_, HostBuffer>) -> Result<(), OpsError> {
-        args.check(len)?;
-        compress::run(args);
-        Ok(())
-    }
+    for_each_operation!(checked_and_run);
 }

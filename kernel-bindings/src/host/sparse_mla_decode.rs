@@ -16,8 +16,13 @@ const BLOCK: usize = 128;
 /// Multiply-adds that take as long as an element of other operations.
 const PRODUCTS_PER_ELEMENT: usize = 32;
 
+/// Splits are for devices that must fill many processors: here they are not made.
+pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>) {
+    attend(args, None);
+}
+
 /// `max_logits`: where the largest score of every token and head goes, if it is wanted.
-pub(super) fn run(args: SparseMlaDecode<'_, HostBuffer>, max_logits: Option<&mut HostBuffer>) {
+pub(super) fn attend(args: SparseMlaDecode<'_, HostBuffer>, max_logits: Option<&mut HostBuffer>) {
     let (t, h, d) = (args.t as usize, args.h as usize, args.format.d() as usize);
     let [out_t, out_h] = args.stride_out.map(|s| args.dtype.bytes() as usize * s as usize);
     let call = Call {

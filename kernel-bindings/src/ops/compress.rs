@@ -19,7 +19,6 @@ unsafe impl ParamStruct for Sm120CompressParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: Compress<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::Compress, args.dtype)?;
     for (name, size) in [("d", u64::from(args.d)), ("stride_kv_gate", args.stride_kv_gate)] {
         if !size.is_multiple_of(VECTOR) {

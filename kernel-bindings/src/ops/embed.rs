@@ -12,7 +12,6 @@ unsafe impl ParamStruct for Sm120EmbedParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: Embed<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::Embed, args.dtype)?;
     vectors(ops, Operation::Embed, args.d)?;
     if args.t == 0 {

@@ -16,7 +16,6 @@ unsafe impl ParamStruct for Sm120GatherRowsParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: GatherRows<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     if !args.row_bytes.is_multiple_of(16) {
         let what = format!("rows of {} bytes; multiples of 16 are offered", args.row_bytes);
         return Err(ops.unsupported(Operation::GatherRows, what));

@@ -23,7 +23,6 @@ unsafe impl ParamStruct for Sm120HcMixParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: HcMix<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::HcMix, args.dtype)?;
     vectors(ops, Operation::HcMix, args.d)?;
     if args.d > MOST_CHANNELS {

@@ -15,7 +15,6 @@ unsafe impl ParamStruct for Sm120HcPostParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: HcPost<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::HcPost, args.dtype)?;
     vectors(ops, Operation::HcPost, args.d)?;
     if args.t == 0 {

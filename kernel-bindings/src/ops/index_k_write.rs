@@ -11,7 +11,6 @@ const TOKENS: u32 = 16;
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexKWrite<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::IndexKWrite, args.dtype)?;
     let form = match args.format {
         IndexKFormat::Fp8 => "fp8",

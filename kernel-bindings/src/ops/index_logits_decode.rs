@@ -113,7 +113,6 @@ pub(super) fn cache<D: Device>(device: &D, index_k: &Paged<'_, D::Buffer>) -> Sm
 }
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexLogitsDecode<'_, D::Buffer>) -> Result<(), OpsError> {
-    args.check(|buffer| ops.device().len_bytes(buffer))?;
     let form = form(ops, Operation::IndexLogitsDecode, args.format, args.index_heads)?;
     if args.b == 0 {
         return Ok(());

@@ -33,10 +33,9 @@ fn splits(num_sms: u32, query_blocks: u32, columns: u32) -> u32 {
 }
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexLogitsPrefill<'_, D::Buffer>) -> Result<(), OpsError> {
-    args.check(|buffer| ops.device().len_bytes(buffer))?;
     let columns = args.max_pages * args.index_k.pages.page_size;
     let splits = splits(ops.properties().num_sms, query_blocks(args.t, args.b), columns);
-    ops.index_logits_prefill_split(args, splits)
+    launch_split(ops, &args, splits)
 }
 
 impl<D: Device> KernelOps<D> {
@@ -50,9 +49,7 @@ impl<D: Device> KernelOps<D> {
         args: IndexLogitsPrefill<'_, D::Buffer>,
         splits: u32,
     ) -> Result<(), OpsError> {
-        let device = self.device();
-        args.check(|buffer| device.len_bytes(buffer))?;
-        let form = form(self, Operation::IndexLogitsPrefill, args.format, args.index_heads)?;
+        args.check(|buffer| self.device().len_bytes(buffer))?;
         if !(1..=MAX_SPLITS).contains(&splits) {
             return Err(OpsError::Operand {
                 op: Operation::IndexLogitsPrefill.name(),
@@ -61,27 +58,37 @@ impl<D: Device> KernelOps<D> {
                 got: splits.to_string(),
             });
         }
-        if args.t == 0 || args.b == 0 {
-            return Ok(());
-        }
-        let params = Sm120IndexLogitsPrefillParams {
-            index_q: device.address(args.index_q) as *const _,
-            index_weights: device.address(args.index_weights) as *const _,
-            index_k: cache(device, &args.index_k),
-            block_table: device.address(args.block_table) as *const _,
-            cu_seqlens_q: device.address(args.cu_seqlens_q) as *const _,
-            starts: args.starts.map_or(std::ptr::null(), |starts| device.address(starts) as *const _),
-            ends: device.address(args.ends) as *const _,
-            index_logits: device.address(args.index_logits) as *mut _,
-            stride_block_table: args.stride_block_table as i64,
-            stride_logits: args.stride_logits as i64,
-            t: args.t as i32,
-            b: args.b as i32,
-            max_pages: args.max_pages as i32,
-            clean_logits: i32::from(args.clean_logits),
-        };
-        self.run(Operation::IndexLogitsPrefill, form, [query_blocks(args.t, args.b), splits, 1], &params)
+        launch_split(self, &args, splits)
     }
+}
+
+fn launch_split<D: Device>(
+    ops: &KernelOps<D>,
+    args: &IndexLogitsPrefill<'_, D::Buffer>,
+    splits: u32,
+) -> Result<(), OpsError> {
+    let device = ops.device();
+    let form = form(ops, Operation::IndexLogitsPrefill, args.format, args.index_heads)?;
+    if args.t == 0 || args.b == 0 {
+        return Ok(());
+    }
+    let params = Sm120IndexLogitsPrefillParams {
+        index_q: device.address(args.index_q) as *const _,
+        index_weights: device.address(args.index_weights) as *const _,
+        index_k: cache(device, &args.index_k),
+        block_table: device.address(args.block_table) as *const _,
+        cu_seqlens_q: device.address(args.cu_seqlens_q) as *const _,
+        starts: args.starts.map_or(std::ptr::null(), |starts| device.address(starts) as *const _),
+        ends: device.address(args.ends) as *const _,
+        index_logits: device.address(args.index_logits) as *mut _,
+        stride_block_table: args.stride_block_table as i64,
+        stride_logits: args.stride_logits as i64,
+        t: args.t as i32,
+        b: args.b as i32,
+        max_pages: args.max_pages as i32,
+        clean_logits: i32::from(args.clean_logits),
+    };
+    ops.run(Operation::IndexLogitsPrefill, form, [query_blocks(args.t, args.b), splits, 1], &params)
 }
 
 #[cfg(test)]

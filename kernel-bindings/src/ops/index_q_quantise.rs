@@ -14,7 +14,6 @@ unsafe impl ParamStruct for Sm120IndexQQuantiseParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexQQuantise<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::IndexQQuantise, args.dtype)?;
     let form = match args.format {
         IndexKFormat::Fp8 => "fp8",

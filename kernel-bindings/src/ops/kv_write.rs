@@ -14,7 +14,6 @@ unsafe impl ParamStruct for Sm120CacheWriteParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: KvWrite<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::KvWrite, args.dtype)?;
     let form = match args.format {
         KvFormat::V4Fp8 => "v4_fp8",

@@ -1,5 +1,5 @@
-//! The operations on a device: one file each, and each does the same three things: the contract's `check`, the
-//! parameter struct, the launch.
+//! The operations on a device: the contract's `check`, here for all of them, then the parameter struct and the launch, one
+//! file each.
 
 mod compress;
 mod embed;
@@ -28,11 +28,8 @@ pub use index_logits_decode::SplitPlan;
 
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
 use kernels::{Operation, Variant};
-use reference::ops::{
-    Compress, Dtype, Embed, GatherRows, Hadamard, HcMix, HcPost, IndexKWrite, IndexLogitsDecode, IndexLogitsPrefill,
-    IndexQQuantise, KvWrite, Linear, MoeExperts, NormRope, Ops, OpsError, Router, Sample, SparseMlaDecode,
-    SparseMlaPrefill, SplitCombine, Swiglu, TopkSelect,
-};
+use reference::for_each_operation;
+use reference::ops::{Dtype, Ops, OpsError};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -202,6 +199,16 @@ pub(crate) fn device_failed(error: DeviceError) -> OpsError {
     OpsError::Device { device, message }
 }
 
+/// Checks the operands and launches the operation's kernels.
+macro_rules! checked_and_launched {
+    ($($op:ident($operands:ident),)*) => {$(
+        fn $op(&self, args: reference::ops::$operands<'_, D::Buffer>) -> Result<(), OpsError> {
+            args.check(|buffer| self.device.len_bytes(buffer))?;
+            $op::launch(self, args)
+        }
+    )*};
+}
+
 impl<D: Device> Ops for KernelOps<D> {
     type Buffer = D::Buffer;
 
@@ -226,87 +233,5 @@ impl<D: Device> Ops for KernelOps<D> {
         self.device.len_bytes(buffer)
     }
 
-    fn index_logits_decode(&self, args: IndexLogitsDecode<'_, D::Buffer>) -> Result<(), OpsError> {
-        index_logits_decode::launch(self, args)
-    }
-
-    fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, D::Buffer>) -> Result<(), OpsError> {
-        index_logits_prefill::launch(self, args)
-    }
-
-    fn topk_select(&self, args: TopkSelect<'_, D::Buffer>) -> Result<(), OpsError> {
-        topk_select::launch(self, args)
-    }
-
-    fn sparse_mla_decode(&self, args: SparseMlaDecode<'_, D::Buffer>) -> Result<(), OpsError> {
-        sparse_mla_decode::launch(self, args)
-    }
-
-    fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, D::Buffer>) -> Result<(), OpsError> {
-        sparse_mla_prefill::launch(self, args)
-    }
-
-    fn split_combine(&self, args: SplitCombine<'_, D::Buffer>) -> Result<(), OpsError> {
-        split_combine::launch(self, args)
-    }
-
-    fn kv_write(&self, args: KvWrite<'_, D::Buffer>) -> Result<(), OpsError> {
-        kv_write::launch(self, args)
-    }
-
-    fn index_k_write(&self, args: IndexKWrite<'_, D::Buffer>) -> Result<(), OpsError> {
-        index_k_write::launch(self, args)
-    }
-
-    fn linear(&self, args: Linear<'_, D::Buffer>) -> Result<(), OpsError> {
-        linear::launch(self, args)
-    }
-
-    fn moe_experts(&self, args: MoeExperts<'_, D::Buffer>) -> Result<(), OpsError> {
-        moe_experts::launch(self, args)
-    }
-
-    fn norm_rope(&self, args: NormRope<'_, D::Buffer>) -> Result<(), OpsError> {
-        norm_rope::launch(self, args)
-    }
-
-    fn hadamard(&self, args: Hadamard<'_, D::Buffer>) -> Result<(), OpsError> {
-        hadamard::launch(self, args)
-    }
-
-    fn index_q_quantise(&self, args: IndexQQuantise<'_, D::Buffer>) -> Result<(), OpsError> {
-        index_q_quantise::launch(self, args)
-    }
-
-    fn compress(&self, args: Compress<'_, D::Buffer>) -> Result<(), OpsError> {
-        compress::launch(self, args)
-    }
-
-    fn embed(&self, args: Embed<'_, D::Buffer>) -> Result<(), OpsError> {
-        embed::launch(self, args)
-    }
-
-    fn gather_rows(&self, args: GatherRows<'_, D::Buffer>) -> Result<(), OpsError> {
-        gather_rows::launch(self, args)
-    }
-
-    fn hc_mix(&self, args: HcMix<'_, D::Buffer>) -> Result<(), OpsError> {
-        hc_mix::launch(self, args)
-    }
-
-    fn hc_post(&self, args: HcPost<'_, D::Buffer>) -> Result<(), OpsError> {
-        hc_post::launch(self, args)
-    }
-
-    fn swiglu(&self, args: Swiglu<'_, D::Buffer>) -> Result<(), OpsError> {
-        swiglu::launch(self, args)
-    }
-
-    fn router(&self, args: Router<'_, D::Buffer>) -> Result<(), OpsError> {
-        router::launch(self, args)
-    }
-
-    fn sample(&self, args: Sample<'_, D::Buffer>) -> Result<(), OpsError> {
-        sample::launch(self, args)
-    }
+    for_each_operation!(checked_and_launched);
 }

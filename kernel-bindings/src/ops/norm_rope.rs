@@ -16,7 +16,6 @@ unsafe impl ParamStruct for Sm120NormRopeParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: NormRope<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::NormRope, args.dtype)?;
     let d_rope = args.rope.map_or(0, |rope| rope.d_rope);
     let sizes = [

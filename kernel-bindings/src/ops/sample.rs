@@ -16,7 +16,6 @@ unsafe impl ParamStruct for Sm120SampleParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: Sample<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     if !args.vocab.is_multiple_of(VECTOR) || args.vocab > MOST_TOKENS {
         let what = format!("a vocabulary of {}; multiples of {VECTOR} up to {MOST_TOKENS} are offered", args.vocab);
         return Err(ops.unsupported(Operation::Sample, what));

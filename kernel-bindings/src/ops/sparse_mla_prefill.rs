@@ -13,7 +13,6 @@ unsafe impl ParamStruct for Sm120SparseMlaPrefillParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SparseMlaPrefill<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     let attention = &args.attention;
     let form = form(ops, Operation::SparseMlaPrefill, attention)?;
     if attention.t == 0 {

@@ -11,7 +11,6 @@ unsafe impl ParamStruct for Sm120SplitCombineParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SplitCombine<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.attention_heads(Operation::SplitCombine, args.h)?;
     if args.t == 0 {
         return Ok(());

@@ -16,7 +16,6 @@ unsafe impl ParamStruct for Sm120SwigluParams {}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: Swiglu<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
-    args.check(|buffer| device.len_bytes(buffer))?;
     ops.only_bf16(Operation::Swiglu, args.dtype)?;
     vectors(ops, Operation::Swiglu, args.inter)?;
     if args.t == 0 {

@@ -28,7 +28,7 @@ fn splits(num_sms: u32, rows: u32, stride_logits: u64) -> u32 {
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: TopkSelect<'_, D::Buffer>) -> Result<(), OpsError> {
     let num_splits = splits(ops.properties().num_sms, args.rows, args.stride_logits);
-    ops.topk_select_split(args, num_splits)
+    launch_split(ops, args, num_splits)
 }
 
 impl<D: Device> KernelOps<D> {
@@ -38,75 +38,82 @@ impl<D: Device> KernelOps<D> {
     /// # Errors
     /// As [`reference::ops::Ops::topk_select`], and when `num_splits` is out of range or the scratch cannot be allocated.
     pub fn topk_select_split(&self, args: TopkSelect<'_, D::Buffer>, num_splits: u32) -> Result<(), OpsError> {
-        let operand = |tensor, expected: String, got: String| OpsError::Operand {
-            op: Operation::TopkSelect.name(),
-            tensor,
-            expected,
-            got,
-        };
-        let device = self.device();
-        args.check(|buffer| device.len_bytes(buffer))?;
+        args.check(|buffer| self.device().len_bytes(buffer))?;
         if !(1..=MAX_SPLITS).contains(&num_splits) {
-            return Err(operand("num_splits", format!("1 to {MAX_SPLITS}"), num_splits.to_string()));
+            return Err(OpsError::Operand {
+                op: Operation::TopkSelect.name(),
+                tensor: "num_splits",
+                expected: format!("1 to {MAX_SPLITS}"),
+                got: num_splits.to_string(),
+            });
         }
-        let grid = [args.rows, num_splits, 1];
-        if args.rows == 0 {
-            return Ok(());
-        }
-
-        let address = |buffer: Option<&D::Buffer>| buffer.map_or(0, |buffer| device.address(buffer));
-        let mut params = Sm120TopkSelectParams {
-            index_logits: device.address(args.index_logits) as *const _,
-            context_lens: device.address(args.context_lens) as *const _,
-            block_table: address(args.block_table) as *const _,
-            sequence_of_row: address(args.sequence_of_row) as *const _,
-            topk_positions: address(args.topk_positions.as_deref()) as *mut _,
-            topk_slots: address(args.topk_slots.as_deref()) as *mut _,
-            topk_lens: address(args.topk_lens.as_deref()) as *mut _,
-            split_values: std::ptr::null_mut(),
-            split_positions: std::ptr::null_mut(),
-            split_arrivals: std::ptr::null_mut(),
-            stride_logits: args.stride_logits as i64,
-            stride_block_table: args.stride_block_table as i64,
-            rows: args.rows as i32,
-            rows_per_sequence: args.rows_per_sequence.max(1) as i32,
-            num_sequences: match args.sequence_of_row {
-                Some(_) => args.num_sequences as i32,
-                None => (args.rows / args.rows_per_sequence) as i32,
-            },
-            num_splits: num_splits as i32,
-            topk: args.topk as i32,
-            page_size: args.page_size as i32,
-            max_pages: args.max_pages as i32,
-            reserved: 0,
-        };
-        if num_splits == 1 {
-            return self.run(Operation::TopkSelect, "", grid, &params);
-        }
-
-        let per_row = u64::from(num_splits * args.topk).next_multiple_of(4);
-        let scratch = |label| device.alloc(4 * u64::from(args.rows) * per_row, label).map_err(device_failed);
-        let (values, positions) = (scratch("split_values")?, scratch("split_positions")?);
-        // The arrival counters are zeros before and after every launch, so one buffer serves all launches of a stream.
-        let mut kept = self.arrivals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let needed = 4 * u64::from(args.rows);
-        let arrivals = match kept.take().filter(|buffer| device.len_bytes(buffer) >= needed) {
-            Some(buffer) => buffer,
-            None => {
-                let mut buffer = device.alloc(needed, "split_arrivals").map_err(device_failed)?;
-                device.upload(&mut buffer, 0, &vec![0; needed as usize]).map_err(device_failed)?;
-                buffer
-            }
-        };
-        params.split_values = device.address(&values) as *mut _;
-        params.split_positions = device.address(&positions) as *mut _;
-        params.split_arrivals = device.address(&arrivals) as *mut _;
-        // A launch that failed may leave counts behind: its buffer is not kept. The scratch is freed in the order of the
-        // stream, after the launch.
-        self.run(Operation::TopkSelect, "", grid, &params)?;
-        *kept = Some(arrivals);
-        Ok(())
+        launch_split(self, args, num_splits)
     }
+}
+
+fn launch_split<D: Device>(
+    ops: &KernelOps<D>,
+    args: TopkSelect<'_, D::Buffer>,
+    num_splits: u32,
+) -> Result<(), OpsError> {
+    let device = ops.device();
+    let grid = [args.rows, num_splits, 1];
+    if args.rows == 0 {
+        return Ok(());
+    }
+
+    let address = |buffer: Option<&D::Buffer>| buffer.map_or(0, |buffer| device.address(buffer));
+    let mut params = Sm120TopkSelectParams {
+        index_logits: device.address(args.index_logits) as *const _,
+        context_lens: device.address(args.context_lens) as *const _,
+        block_table: address(args.block_table) as *const _,
+        sequence_of_row: address(args.sequence_of_row) as *const _,
+        topk_positions: address(args.topk_positions.as_deref()) as *mut _,
+        topk_slots: address(args.topk_slots.as_deref()) as *mut _,
+        topk_lens: address(args.topk_lens.as_deref()) as *mut _,
+        split_values: std::ptr::null_mut(),
+        split_positions: std::ptr::null_mut(),
+        split_arrivals: std::ptr::null_mut(),
+        stride_logits: args.stride_logits as i64,
+        stride_block_table: args.stride_block_table as i64,
+        rows: args.rows as i32,
+        rows_per_sequence: args.rows_per_sequence.max(1) as i32,
+        num_sequences: match args.sequence_of_row {
+            Some(_) => args.num_sequences as i32,
+            None => (args.rows / args.rows_per_sequence) as i32,
+        },
+        num_splits: num_splits as i32,
+        topk: args.topk as i32,
+        page_size: args.page_size as i32,
+        max_pages: args.max_pages as i32,
+        reserved: 0,
+    };
+    if num_splits == 1 {
+        return ops.run(Operation::TopkSelect, "", grid, &params);
+    }
+
+    let per_row = u64::from(num_splits * args.topk).next_multiple_of(4);
+    let scratch = |label| device.alloc(4 * u64::from(args.rows) * per_row, label).map_err(device_failed);
+    let (values, positions) = (scratch("split_values")?, scratch("split_positions")?);
+    // The arrival counters are zeros before and after every launch, so one buffer serves all launches of a stream.
+    let mut kept = ops.arrivals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let needed = 4 * u64::from(args.rows);
+    let arrivals = match kept.take().filter(|buffer| device.len_bytes(buffer) >= needed) {
+        Some(buffer) => buffer,
+        None => {
+            let mut buffer = device.alloc(needed, "split_arrivals").map_err(device_failed)?;
+            device.upload(&mut buffer, 0, &vec![0; needed as usize]).map_err(device_failed)?;
+            buffer
+        }
+    };
+    params.split_values = device.address(&values) as *mut _;
+    params.split_positions = device.address(&positions) as *mut _;
+    params.split_arrivals = device.address(&arrivals) as *mut _;
+    // A launch that failed may leave counts behind: its buffer is not kept. The scratch is freed in the order of the
+    // stream, after the launch.
+    ops.run(Operation::TopkSelect, "", grid, &params)?;
+    *kept = Some(arrivals);
+    Ok(())
 }
 
 #[cfg(test)]

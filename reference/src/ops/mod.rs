@@ -348,7 +348,8 @@ pub struct SparseMlaPrefill<'a, B> {
     pub max_logits: Option<&'a mut B>,
 }
 
-/// The operations of a model.
+/// The operations of a model. [`for_each_operation!`](crate::for_each_operation) lists them for those who do the same with
+/// each.
 pub trait Ops {
     /// Memory of this implementation.
     type Buffer;
@@ -406,4 +407,45 @@ pub trait Ops {
     fn index_logits_prefill(&self, args: IndexLogitsPrefill<'_, Self::Buffer>) -> Result<(), OpsError>;
     /// Sparse attention of many query tokens.
     fn sparse_mla_prefill(&self, args: SparseMlaPrefill<'_, Self::Buffer>) -> Result<(), OpsError>;
+}
+
+/// Calls the macro `$then` once, with every operation and the name of its operands in [`ops`](crate::ops):
+/// `hadamard(Hadamard), ...`.
+///
+/// With it an implementation of [`Ops`](crate::ops::Ops) says once what it does for every call. The compiler holds the list
+/// and the trait together: an operation that stands in one of them only fails to build.
+///
+/// ```
+/// macro_rules! names {
+///     ($($op:ident($operands:ident),)*) => { [$(stringify!($op)),*] };
+/// }
+/// assert!(reference::for_each_operation!(names).contains(&"hadamard"));
+/// ```
+#[macro_export]
+macro_rules! for_each_operation {
+    ($then:ident) => {
+        $then! {
+            index_logits_decode(IndexLogitsDecode),
+            topk_select(TopkSelect),
+            sparse_mla_decode(SparseMlaDecode),
+            split_combine(SplitCombine),
+            kv_write(KvWrite),
+            index_k_write(IndexKWrite),
+            embed(Embed),
+            gather_rows(GatherRows),
+            hc_mix(HcMix),
+            hc_post(HcPost),
+            linear(Linear),
+            norm_rope(NormRope),
+            hadamard(Hadamard),
+            index_q_quantise(IndexQQuantise),
+            compress(Compress),
+            router(Router),
+            swiglu(Swiglu),
+            moe_experts(MoeExperts),
+            sample(Sample),
+            index_logits_prefill(IndexLogitsPrefill),
+            sparse_mla_prefill(SparseMlaPrefill),
+        }
+    };
 }

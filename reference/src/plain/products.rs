@@ -72,18 +72,6 @@ pub fn linear(args: &Linear<'_, Bytes>) -> Cells {
     cells.into_dyn()
 }
 
-/// Writes `[t, columns]` cells with a row stride.
-pub(super) fn put_rows(dtype: Dtype, memory: &mut [u8], cells: &Cells, stride: u64) {
-    for (place, cell) in cells.indexed_iter() {
-        let Some(exact) = cell else { continue };
-        let at = ((place[0] as u64 * stride + place[1] as u64) * dtype.bytes()) as usize;
-        match dtype {
-            Dtype::F32 => memory[at..at + 4].copy_from_slice(&(exact.value as f32).to_le_bytes()),
-            Dtype::Bf16 => memory[at..at + 2].copy_from_slice(&bf16::from_f64(exact.value).to_le_bytes()),
-        }
-    }
-}
-
 /// Sums in f32 may be off by this many roundings of their terms; see the tolerances of products.
 const SUM_ROUNDINGS: f64 = 64.0;
 

@@ -2,8 +2,8 @@
 
 use ndarray::{Array2, Array3};
 
-use super::{Bytes, Cells, Exact, bytes_at, put};
-use crate::formats::{bf16, bf16s, f32_bytes, f32s, quantise_fp4_row, quantise_index_row, s32s};
+use super::{Bytes, Cells, Exact, bytes_at};
+use crate::formats::{bf16, bf16s, f32s, quantise_fp4_row, quantise_index_row, s32s};
 use crate::ops::{Compress, Dtype, Hadamard, IndexKFormat, IndexQQuantise, Norm, NormRope, Rope};
 
 /// `count` elements from element `start` on.
@@ -21,19 +21,6 @@ fn stored(dtype: Dtype, value: f64) -> f64 {
     match dtype {
         Dtype::F32 => value,
         Dtype::Bf16 => bf16::from_f32(value as f32).to_f64(),
-    }
-}
-
-/// Writes cells with strides, one per axis, rounded to `dtype`.
-fn put_cells(memory: &mut [u8], dtype: Dtype, cells: &Cells, strides: &[u64]) {
-    for (place, cell) in cells.indexed_iter() {
-        let Some(exact) = cell else { continue };
-        let element: u64 = strides.iter().enumerate().map(|(axis, stride)| place[axis] as u64 * stride).sum();
-        let value = exact.value as f32;
-        match dtype {
-            Dtype::F32 => put(memory, 4 * element, &value.to_le_bytes()),
-            Dtype::Bf16 => put(memory, 2 * element, &bf16::from_f32(value).to_le_bytes()),
-        }
     }
 }
 
@@ -269,34 +256,4 @@ pub fn compress_writes(args: &Compress<'_, Bytes>) -> Vec<(u64, Vec<f32>)> {
         writes.push((slot * state_row_bytes(args), row));
     }
     writes
-}
-
-// ------------------------------------------------------------------------------------------------ in memory
-
-pub(super) fn put_norm_rope(args: NormRope<'_, Bytes>) {
-    let cells = norm_rope(&args);
-    put_cells(args.out, args.dtype, &cells, &[args.stride_out, u64::from(args.d), 1]);
-}
-
-pub(super) fn put_hadamard(args: Hadamard<'_, Bytes>) {
-    let cells = hadamard(&args);
-    put_cells(args.out, args.dtype, &cells, &[u64::from(args.d), 1]);
-}
-
-pub(super) fn put_index_q(args: IndexQQuantise<'_, Bytes>) {
-    let (h, d) = (u64::from(args.h), u64::from(args.format.d()));
-    let (queries, weights) = index_q_quantise(&args);
-    match queries {
-        Queries::Values(dtype, cells) => put_cells(args.index_q, dtype, &cells, &[h * d, d, 1]),
-        Queries::Codes(codes) => put(args.index_q, 0, &codes),
-    }
-    put_cells(args.index_weights, Dtype::F32, &weights, &[h, 1]);
-}
-
-pub(super) fn put_compress(args: Compress<'_, Bytes>) {
-    let (cells, writes) = (compress(&args), compress_writes(&args));
-    put_cells(args.out, args.dtype, &cells, &[u64::from(args.d), 1]);
-    for (offset, row) in writes {
-        put(args.state, offset, &f32_bytes(&row));
-    }
 }

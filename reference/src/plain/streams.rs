@@ -2,9 +2,9 @@
 
 use ndarray::{Array2, Array3};
 
-use super::{Bytes, Cells, Exact, ReferenceOps, len, put_f32, put_s32};
+use super::{Bytes, Cells, Exact};
 use crate::formats::{bf16, bf16s, f32s, s32s};
-use crate::ops::{Dtype, Embed, GatherRows, HcMix, HcPost, OpsError, Router, Routing, Sample, Swiglu};
+use crate::ops::{Dtype, Embed, GatherRows, HcMix, HcPost, Router, Routing, Sample, Swiglu};
 use crate::tolerance::streams as tolerance;
 
 /// Streams of hyper-connections.
@@ -32,19 +32,6 @@ fn stored(dtype: Dtype, x: f64) -> f64 {
     match dtype {
         Dtype::F32 => x,
         Dtype::Bf16 => f64::from(to_bf16(x).to_f32()),
-    }
-}
-
-fn put(dtype: Dtype, memory: &mut [u8], cells: &Cells) {
-    match dtype {
-        Dtype::F32 => put_f32(memory, cells),
-        Dtype::Bf16 => {
-            for (bytes, cell) in memory.chunks_exact_mut(2).zip(cells) {
-                if let Some(exact) = cell {
-                    bytes.copy_from_slice(&to_bf16(exact.value).to_le_bytes());
-                }
-            }
-        }
     }
 }
 
@@ -373,62 +360,4 @@ pub fn sample(args: &Sample<'_, Bytes>) -> Vec<i32> {
     let row = |i: usize| &logits[i * args.vocab as usize..(i + 1) * args.vocab as usize];
     let of = |i: usize| largest(&sample_keys(row(i), temperature[i], [seeds[2 * i], seeds[2 * i + 1]])) as i32;
     (0..args.n as usize).map(of).collect()
-}
-
-// ------------------------------------------------------------------------------------------------ through the trait
-
-impl ReferenceOps {
-    pub(super) fn run_embed(args: Embed<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let bytes = embed(&args);
-        args.out[..bytes.len()].copy_from_slice(&bytes);
-        Ok(())
-    }
-
-    pub(super) fn run_gather_rows(args: GatherRows<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let bytes = gather_rows(&args);
-        args.out[..bytes.len()].copy_from_slice(&bytes);
-        Ok(())
-    }
-
-    pub(super) fn run_hc_mix(args: HcMix<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let mixed = hc_mix(&args);
-        put(args.dtype, args.out, &mixed.out);
-        if let Some(mixing) = args.mixing {
-            put_f32(mixing.post, &mixed.post);
-            put_f32(mixing.comb, &mixed.comb);
-        }
-        Ok(())
-    }
-
-    pub(super) fn run_hc_post(args: HcPost<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let cells = hc_post(&args);
-        put(args.dtype, args.streams, &cells);
-        Ok(())
-    }
-
-    pub(super) fn run_swiglu(args: Swiglu<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let cells = swiglu(&args);
-        put(args.dtype, args.out, &cells);
-        Ok(())
-    }
-
-    pub(super) fn run_router(args: Router<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let (picks, weights) = router(&args);
-        put_s32(args.expert_ids, &picks);
-        put_f32(args.expert_weights, &weights);
-        Ok(())
-    }
-
-    pub(super) fn run_sample(args: Sample<'_, Bytes>) -> Result<(), OpsError> {
-        args.check(len)?;
-        let chosen = sample(&args);
-        put_s32(args.out, &chosen);
-        Ok(())
-    }
 }
