@@ -1,12 +1,17 @@
 //! The host operations, judged like a device.
 
+use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::host::HostOps;
+use kernel_bindings::ops::KernelOps;
+use ptx_emulator::MachineConfig;
 use reference::cases::sparse_mla_decode::{List, Shape};
 use reference::cases::{self, Size, linear, moe_experts};
+use reference::for_each_operation;
 use reference::golden::GoldenDir;
-use reference::ops::{Dtype, Ops, WeightFormat};
+use reference::ops::{Dtype, Ops, OpsError, WeightFormat};
 use reference::problem::{Fill, Memory, Problem, ProductsProblem};
 use reference::{reversed, suite};
+use std::collections::BTreeSet;
 
 #[test]
 fn every_case_up_to_full_size() {
@@ -143,4 +148,75 @@ fn copies_that_leave_a_buffer_are_refused_by_name() {
     assert_eq!(error, format!("host: copy of 1 bytes at offset {} leaves `index_q`, which has 10 bytes", u64::MAX));
     let error = HostOps.alloc(u64::MAX, "index_k").unwrap_err().to_string();
     assert_eq!(error, format!("host: `index_k`: {} bytes do not fit the address space", u64::MAX));
+}
+
+/// An implementation whose buffers are one byte shorter than asked for. Copies leave the missing byte out.
+struct Short<O>(O);
+
+impl<O: Ops> Short<O> {
+    fn within(&self, buffer: &O::Buffer, offset: u64, bytes: usize) -> usize {
+        bytes.min(self.0.len_bytes(buffer).saturating_sub(offset) as usize)
+    }
+}
+
+macro_rules! passed_on {
+    ($($op:ident($operands:ident),)*) => {$(
+        fn $op(&self, args: reference::ops::$operands<'_, O::Buffer>) -> Result<(), OpsError> {
+            self.0.$op(args)
+        }
+    )*};
+}
+
+impl<O: Ops> Ops for Short<O> {
+    type Buffer = O::Buffer;
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn alloc(&self, bytes: u64, label: &str) -> Result<O::Buffer, OpsError> {
+        self.0.alloc(bytes.saturating_sub(1), label)
+    }
+    fn upload(&self, dst: &mut O::Buffer, offset: u64, bytes: &[u8]) -> Result<(), OpsError> {
+        let kept = self.within(dst, offset, bytes.len());
+        self.0.upload(dst, offset, &bytes[..kept])
+    }
+    fn download(&self, src: &O::Buffer, offset: u64, bytes: &mut [u8]) -> Result<(), OpsError> {
+        let kept = self.within(src, offset, bytes.len());
+        self.0.download(src, offset, &mut bytes[..kept])
+    }
+    fn len_bytes(&self, buffer: &O::Buffer) -> u64 {
+        self.0.len_bytes(buffer)
+    }
+
+    for_each_operation!(passed_on);
+}
+
+/// Every operation looks at its operands first, and says which of them is too small.
+fn short_buffers_are_refused(ops: impl Ops) {
+    macro_rules! names {
+        ($($op:ident($operands:ident),)*) => { BTreeSet::from([$(stringify!($op)),*]) };
+    }
+    let (device, short, mut refused) = (ops.name(), Short(ops), BTreeSet::new());
+    for case in cases::all(Size::Quick).iter().filter(|case| !case.virtual_pool) {
+        match case.problem(5).run(&short, Fill::Leave) {
+            Err(OpsError::Operand { op, .. }) => {
+                assert_eq!(op, case.op, "{}", case.name);
+                refused.insert(op);
+            }
+            // Buffers with room to spare, or of no bytes.
+            Ok(_) | Err(OpsError::Unsupported { .. }) => {}
+            Err(error) => panic!("{device}: {}: {error}", case.name),
+        }
+    }
+    assert_eq!(refused, for_each_operation!(names), "{device}");
+}
+
+#[test]
+fn short_buffers_are_refused_on_the_host() {
+    short_buffers_are_refused(HostOps);
+}
+
+#[test]
+fn short_buffers_are_refused_before_a_launch() {
+    short_buffers_are_refused(KernelOps::new(Emulated::new(EmulatedConfig::from(MachineConfig::checked(1)))));
 }
