@@ -2,5 +2,8 @@
 //! Nothing here knows a model: a [`layout::Layout`] says which bytes a unit (a layer) consists of.
 #![forbid(unsafe_code)]
 
+pub mod frame;
+pub mod hello;
 pub mod ids;
 pub mod layout;
+pub mod reason;
