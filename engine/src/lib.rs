@@ -7,6 +7,7 @@ pub mod collective;
 pub mod config;
 pub mod engine;
 pub mod geometry;
+pub mod handover;
 pub mod ids;
 pub mod model;
 pub mod plan;

@@ -44,6 +44,30 @@ pub struct LayerCache<B> {
     pub index_state: Option<State<B>>,
 }
 
+impl<B> LayerCache<B> {
+    /// A buffer by what it holds.
+    pub fn buffer(&self, buffer: CacheBuffer) -> Option<&B> {
+        match buffer {
+            CacheBuffer::WindowKv => Some(&self.window.buffer),
+            CacheBuffer::CsaKv | CacheBuffer::HcaKv => self.compressed.as_ref().map(|pool| &pool.buffer),
+            CacheBuffer::IndexK => self.index_k.as_ref().map(|pool| &pool.buffer),
+            CacheBuffer::CsaState | CacheBuffer::HcaState => self.state.as_ref().map(|state| &state.buffer),
+            CacheBuffer::IndexState => self.index_state.as_ref().map(|state| &state.buffer),
+        }
+    }
+
+    /// [`LayerCache::buffer`] to write.
+    pub fn buffer_mut(&mut self, buffer: CacheBuffer) -> Option<&mut B> {
+        match buffer {
+            CacheBuffer::WindowKv => Some(&mut self.window.buffer),
+            CacheBuffer::CsaKv | CacheBuffer::HcaKv => self.compressed.as_mut().map(|pool| &mut pool.buffer),
+            CacheBuffer::IndexK => self.index_k.as_mut().map(|pool| &mut pool.buffer),
+            CacheBuffer::CsaState | CacheBuffer::HcaState => self.state.as_mut().map(|state| &mut state.buffer),
+            CacheBuffer::IndexState => self.index_state.as_mut().map(|state| &mut state.buffer),
+        }
+    }
+}
+
 /// All layers, the draft layer last.
 #[derive(Debug)]
 pub struct Caches<B> {
@@ -79,6 +103,16 @@ impl<B> Caches<B> {
             }
         });
         Ok(Self { layers: layers.collect() })
+    }
+
+    /// A layer, the draft layer behind the last of the trunk.
+    pub fn layer(&self, layer: u32) -> Option<&LayerCache<B>> {
+        self.layers.get(layer as usize)
+    }
+
+    /// [`Caches::layer`] to write.
+    pub fn layer_mut(&mut self, layer: u32) -> Option<&mut LayerCache<B>> {
+        self.layers.get_mut(layer as usize)
     }
 
     /// Bytes of every buffer.

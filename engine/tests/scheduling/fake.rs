@@ -193,6 +193,25 @@ impl FakeModel {
         &self.samples
     }
 
+    /// Takes over pages of another model: compressed, window, request.
+    #[allow(dead_code)] // The tests of scheduling alone have one model.
+    pub(crate) fn take_pages(&mut self, other: &FakeModel, from: &[Vec<u32>], to: &[Vec<u32>]) {
+        let rings = usize::from(self.shape.has_request_slots()) + 1;
+        let pools: [(&mut Cells, &Cells, usize); 5] = [
+            (&mut self.csa_rows, &other.csa_rows, 0),
+            (&mut self.hca_rows, &other.hca_rows, 0),
+            (&mut self.window, &other.window, 1),
+            (&mut self.csa_state, &other.csa_state, 1),
+            (&mut self.hca_state, &other.hca_state, rings),
+        ];
+        for (mine, theirs, class) in pools {
+            for (&from, &to) in from[class].iter().zip(&to[class]) {
+                let (from, to) = (from as usize * mine.per_page, to as usize * mine.per_page);
+                mine.cells[to..to + mine.per_page].copy_from_slice(&theirs.cells[from..from + mine.per_page]);
+            }
+        }
+    }
+
     /// Turns the rows of free pages into garbage.
     pub(crate) fn poison_free(&mut self, pools: &Pools) {
         let free = |pages: u32, is_free: &dyn Fn(u32) -> bool| (0..pages).filter(|&p| is_free(p)).collect::<Vec<_>>();

@@ -1,0 +1,6 @@
+//! Prefill here, decode there: pages that travel, and the same text as one engine makes.
+
+#[path = "../scheduling/fake.rs"]
+#[allow(dead_code)]
+mod fake;
+mod handover;
