@@ -1,10 +1,86 @@
-//! The problems of prefill: many queries of ragged sequences.
+//! Problems of the index logits.
 
-use super::{Expected, ExpectedOutput, Fill, Memory, SparseMlaProblem, fetch, output};
+use super::{Bytes, Expected, ExpectedOutput, Fill, Memory, fetch, output};
 use crate::compare::Float;
-use crate::ops::{IndexKFormat, IndexLogitsPrefill, Ops, OpsError, Paged, Pages, SparseMlaPrefill};
-use crate::plain::{self, Bytes};
+use crate::ops::{IndexKFormat, IndexLogitsDecode, IndexLogitsPrefill, Ops, OpsError, Paged, Pages};
+use crate::plain;
 use crate::tolerance;
+
+/// Operands of `index_logits_decode`; shapes as in [`IndexLogitsDecode`].
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct IndexLogitsProblem {
+    pub format: IndexKFormat,
+    pub index_q: Memory,
+    pub index_weights: Memory,
+    pub index_k: Memory,
+    pub pages: Pages,
+    pub block_table: Memory,
+    pub context_lens: Memory,
+    pub b: u32,
+    pub s_q: u32,
+    pub index_heads: u32,
+    pub max_pages: u32,
+    pub stride_block_table: u64,
+    pub stride_logits: u64,
+    pub clean_logits: bool,
+}
+
+impl IndexLogitsProblem {
+    fn rows(&self) -> u64 {
+        u64::from(self.b) * u64::from(self.s_q)
+    }
+
+    pub(super) fn run<O: Ops>(&self, ops: &O, fill: Fill) -> Result<Vec<Bytes>, OpsError> {
+        let index_q = self.index_q.load(ops, fill)?;
+        let index_weights = self.index_weights.load(ops, fill)?;
+        let index_k = self.index_k.load(ops, fill)?;
+        let block_table = self.block_table.load(ops, fill)?;
+        let context_lens = self.context_lens.load(ops, fill)?;
+        let mut index_logits = output(ops, "index_logits", 4 * self.rows() * self.stride_logits)?;
+        let operands = [&index_q, &index_weights, &index_k, &block_table, &context_lens];
+        ops.index_logits_decode(self.operands(operands, &mut index_logits))?;
+        Ok(vec![fetch(ops, &index_logits)?])
+    }
+
+    fn operands<'a, B>(
+        &self,
+        [index_q, index_weights, index_k, block_table, context_lens]: [&'a B; 5],
+        index_logits: &'a mut B,
+    ) -> IndexLogitsDecode<'a, B> {
+        IndexLogitsDecode {
+            format: self.format,
+            index_q,
+            index_weights,
+            index_k: Paged { buffer: index_k, pages: self.pages },
+            block_table,
+            context_lens,
+            index_logits,
+            b: self.b,
+            s_q: self.s_q,
+            index_heads: self.index_heads,
+            max_pages: self.max_pages,
+            stride_block_table: self.stride_block_table,
+            stride_logits: self.stride_logits,
+            clean_logits: self.clean_logits,
+        }
+    }
+
+    pub(super) fn expected(&self) -> Vec<ExpectedOutput> {
+        let memories = [&self.index_q, &self.index_weights, &self.index_k, &self.block_table, &self.context_lens];
+        let images = memories.map(Memory::image);
+        let cells = plain::index_logits(&self.operands(images.each_ref(), &mut Vec::new()));
+        vec![ExpectedOutput {
+            name: "index_logits",
+            expected: Expected::Floats {
+                cells,
+                float: Float::F32,
+                strides: vec![self.stride_logits, 1],
+                bound: tolerance::INDEX_LOGITS,
+            },
+        }]
+    }
+}
 
 /// Operands of `index_logits_prefill`; shapes as in [`IndexLogitsPrefill`].
 #[derive(Debug, Clone)]
@@ -26,15 +102,6 @@ pub struct IndexLogitsPrefillProblem {
     pub stride_block_table: u64,
     pub stride_logits: u64,
     pub clean_logits: bool,
-}
-
-/// Operands of `sparse_mla_prefill`; shapes as in [`SparseMlaPrefill`].
-#[derive(Debug, Clone)]
-#[allow(missing_docs)]
-pub struct SparseMlaPrefillProblem {
-    pub attention: SparseMlaProblem,
-    /// Whether the largest logits are asked for.
-    pub max_logits: bool,
 }
 
 impl IndexLogitsPrefillProblem {
@@ -92,28 +159,5 @@ impl IndexLogitsPrefillProblem {
             bound: tolerance::INDEX_LOGITS,
         };
         vec![ExpectedOutput { name: "index_logits", expected }]
-    }
-}
-
-impl SparseMlaPrefillProblem {
-    pub(super) fn run<O: Ops>(&self, ops: &O, fill: Fill) -> Result<Vec<Bytes>, OpsError> {
-        let rows = u64::from(self.attention.t) * u64::from(self.attention.h);
-        let mut max_logits = self.max_logits.then(|| output(ops, "max_logits", 4 * rows)).transpose()?;
-        let mut outputs = self.attention.run_with(ops, fill, |attention| {
-            ops.sparse_mla_prefill(SparseMlaPrefill { attention, max_logits: max_logits.as_mut() })
-        })?;
-        outputs.extend(max_logits.map(|buffer| fetch(ops, &buffer)).transpose()?);
-        Ok(outputs)
-    }
-
-    pub(super) fn expected(&self) -> Vec<ExpectedOutput> {
-        let mut outputs = self.attention.expected();
-        if self.max_logits {
-            let cells = self.attention.on_images(plain::max_logits);
-            let strides = vec![u64::from(self.attention.h), 1];
-            let expected = Expected::Floats { cells, float: Float::F32, strides, bound: tolerance::ATTENTION_LSE };
-            outputs.push(ExpectedOutput { name: "max_logits", expected });
-        }
-        outputs
     }
 }
