@@ -84,6 +84,7 @@ macro_rules! measured {
 
 impl<O: Clock> Ops for Timed<'_, O> {
     type Buffer = O::Buffer;
+    type Graph = std::convert::Infallible;
 
     fn name(&self) -> String {
         self.ops.name()

@@ -1,8 +1,13 @@
 //! A card behind the NVIDIA driver. libcuda is opened at run time: the same binary runs where there is none, and says so.
 
+mod capture;
+
+pub use capture::CudaGraph;
+
 use crate::cublaslt::CublasLt;
-use crate::device::{Device, DeviceError, DeviceProperties, Launch, Matmul, PtxModule, check_range};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, CudaViewMut, DevicePtr, result, sys};
+use crate::device::{Device, DeviceError, DeviceProperties, Launch, Matmul, PtxModule, check_range, not_captured};
+use capture::{Capture, Captures, lock};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, result, sys};
 use kernels::Variant;
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -17,16 +22,29 @@ pub struct Cuda {
     modules: Mutex<HashMap<usize, LoadedModule>>,
     /// Opened at the first product, or why it is not there.
     products: OnceLock<Result<CublasLt, String>>,
+    captures: Captures,
 }
 
 /// Device memory; an empty buffer holds nothing.
 #[derive(Debug)]
-pub struct CudaBuffer(Option<CudaSlice<u8>>);
+pub struct CudaBuffer {
+    slice: Option<CudaSlice<u8>>,
+    captures: Captures,
+}
+
+impl Drop for CudaBuffer {
+    fn drop(&mut self) {
+        let slice = self.slice.take();
+        if let (Some(slice), Some(capture)) = (slice, lock(&self.captures).as_mut()) {
+            capture.keep(slice);
+        }
+    }
+}
 
 impl CudaBuffer {
     /// The first `elements` f32 of the buffer, if it has as many.
     pub(crate) fn as_f32_mut(&mut self, elements: u64) -> Option<CudaViewMut<'_, f32>> {
-        let slice = self.0.as_mut()?;
+        let slice = self.slice.as_mut()?;
         // SAFETY: any bytes are an f32; the allocation is aligned to 256 bytes; the length is checked by the call.
         unsafe { slice.transmute_mut::<f32>(usize::try_from(elements).ok()?) }
     }
@@ -79,7 +97,14 @@ impl Cuda {
             return Err(absent(format!("{name} has compute capability {major}.{minor}, 8.9 or more is needed")));
         }
         let properties = DeviceProperties { name, num_sms: num_sms as u32, variants, max_shared_bytes: shared as u32 };
-        Ok(Self { properties, capability, stream, modules: Mutex::default(), products: OnceLock::new() })
+        Ok(Self {
+            properties,
+            capability,
+            stream,
+            modules: Mutex::default(),
+            products: OnceLock::new(),
+            captures: Captures::default(),
+        })
     }
 
     /// The one stream of this card.
@@ -103,12 +128,33 @@ impl Cuda {
 
     /// Runs `work` between two events on the stream and returns the time between them in microseconds.
     pub fn time_us(&self, work: impl FnOnce() -> Result<(), DeviceError>) -> Result<f64, DeviceError> {
+        self.outside_capture("a timing")?;
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let start = self.stream.record_event(flags).map_err(|e| self.failed("event", e))?;
         work()?;
         let end = self.stream.record_event(flags).map_err(|e| self.failed("event", e))?;
         let ms = start.elapsed_ms(&end).map_err(|e| self.failed("event", e))?;
         Ok(f64::from(ms) * 1e3)
+    }
+
+    fn refused(&self, what: String) -> DeviceError {
+        DeviceError::Capture { device: self.properties.name.clone(), what }
+    }
+
+    /// Refuses `what` while a capture is under way, and the capture with it. The driver would break off the capture, in words
+    /// that do not say where.
+    fn outside_capture(&self, what: &str) -> Result<(), DeviceError> {
+        match lock(&self.captures).as_mut() {
+            None => Ok(()),
+            Some(capture) => Err(self.refused(capture.spoil(&not_captured(what)))),
+        }
+    }
+
+    /// Counts a node that the capture under way, if any, has recorded.
+    fn note_recorded(&self) {
+        if let Some(capture) = lock(&self.captures).as_mut() {
+            capture.recorded += 1;
+        }
     }
 
     fn failed(&self, entry: &str, error: result::DriverError) -> DeviceError {
@@ -126,6 +172,7 @@ impl Cuda {
         let loaded = match modules.entry(Arc::as_ptr(module) as usize) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
             std::collections::hash_map::Entry::Vacant(free) => {
+                self.outside_capture(&format!("loading module {}", module.name))?;
                 let text = CString::new(&*module.text).map_err(|_| refused("the text holds a zero byte".into()))?;
                 // SAFETY: `text` is a zero-terminated PTX image that lives across the call, which copies it; the
                 // context is bound to this thread.
@@ -184,15 +231,18 @@ impl Drop for Cuda {
 
 impl Device for Cuda {
     type Buffer = CudaBuffer;
+    type Graph = CudaGraph;
 
     fn properties(&self) -> &DeviceProperties {
         &self.properties
     }
 
     fn alloc(&self, bytes: u64, label: &str) -> Result<CudaBuffer, DeviceError> {
+        let captures = self.captures.clone();
         if bytes == 0 {
-            return Ok(CudaBuffer(None));
+            return Ok(CudaBuffer { slice: None, captures });
         }
+        self.outside_capture(&format!("allocating `{label}`"))?;
         let failed = |reason: String| DeviceError::Alloc {
             device: self.properties.name.clone(),
             bytes,
@@ -201,20 +251,22 @@ impl Device for Cuda {
         };
         let len = usize::try_from(bytes).map_err(|e| failed(e.to_string()))?;
         // SAFETY: u8 has no invalid values; every read of the host goes through `download`, which copies bytes.
-        unsafe { self.stream.alloc::<u8>(len) }.map(|slice| CudaBuffer(Some(slice))).map_err(|e| failed(e.to_string()))
+        let slice = unsafe { self.stream.alloc::<u8>(len) }.map_err(|e| failed(e.to_string()))?;
+        Ok(CudaBuffer { slice: Some(slice), captures })
     }
 
     fn len_bytes(&self, buffer: &CudaBuffer) -> u64 {
-        buffer.0.as_ref().map_or(0, |slice| slice.len() as u64)
+        buffer.slice.as_ref().map_or(0, |slice| slice.len() as u64)
     }
 
     fn address(&self, buffer: &CudaBuffer) -> u64 {
-        buffer.0.as_ref().map_or(0, |slice| slice.device_ptr(&self.stream).0)
+        buffer.slice.as_ref().map_or(0, |slice| slice.device_ptr(&self.stream).0)
     }
 
     fn upload(&self, dst: &mut CudaBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        check_range(&self.properties.name, self.len_bytes(dst), offset, bytes.len())?;
-        if let (Some(slice), false) = (dst.0.as_mut(), bytes.is_empty()) {
+        check_range(&self.properties.name, self.len_bytes(dst), offset, bytes.len() as u64)?;
+        if let (Some(slice), false) = (dst.slice.as_mut(), bytes.is_empty()) {
+            self.outside_capture("an upload")?;
             let start = offset as usize;
             let mut view = slice.slice_mut(start..start + bytes.len());
             self.stream.memcpy_htod(bytes, &mut view).map_err(|e| self.failed("upload", e))?;
@@ -224,9 +276,23 @@ impl Device for Cuda {
         Ok(())
     }
 
+    fn fill(&self, dst: &mut CudaBuffer, offset: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
+        check_range(&self.properties.name, self.len_bytes(dst), offset, bytes)?;
+        let (Some(slice), 1..) = (dst.slice.as_mut(), bytes) else { return Ok(()) };
+        self.stream.context().bind_to_thread().map_err(|e| self.failed("fill", e))?;
+        let start = slice.device_ptr_mut(&self.stream).0 + offset;
+        // SAFETY: the range lies in the allocation (checked above), which this stream frees after the fill; the context is
+        // bound to this thread.
+        unsafe { result::memset_d8_async(start, value, bytes as usize, self.stream.cu_stream()) }
+            .map_err(|e| self.failed("fill", e))?;
+        self.note_recorded();
+        Ok(())
+    }
+
     fn download(&self, src: &CudaBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        check_range(&self.properties.name, self.len_bytes(src), offset, bytes.len())?;
-        if let (Some(slice), false) = (src.0.as_ref(), bytes.is_empty()) {
+        check_range(&self.properties.name, self.len_bytes(src), offset, bytes.len() as u64)?;
+        if let (Some(slice), false) = (src.slice.as_ref(), bytes.is_empty()) {
+            self.outside_capture("a download")?;
             let start = offset as usize;
             let view = slice.slice(start..start + bytes.len());
             self.stream.memcpy_dtoh(&view, bytes).map_err(|e| self.failed("download", e))?;
@@ -257,13 +323,20 @@ impl Device for Cuda {
                 &mut arguments,
             )
         }
-        .map_err(|e| self.failed(launch.entry, e))
+        .map_err(|e| self.failed(launch.entry, e))?;
+        self.note_recorded();
+        Ok(())
     }
 
     unsafe fn matmul(&self, product: &Matmul) -> Option<Result<(), DeviceError>> {
-        let library = self.products().ok()?;
+        // Opening the library allocates: in a capture it is there already or not at all.
+        let library = match lock(&self.captures).is_some() {
+            true => self.products.get()?.as_ref().ok()?,
+            false => self.products().ok()?,
+        };
         // SAFETY: the contract of this method.
         let outcome = unsafe { library.matmul(&self.stream, product) }?;
+        self.note_recorded();
         Some(outcome.map_err(|reason| DeviceError::Launch {
             device: self.properties.name.clone(),
             entry: "cublasLtMatmul".to_owned(),
@@ -272,7 +345,39 @@ impl Device for Cuda {
     }
 
     fn synchronize(&self) -> Result<(), DeviceError> {
+        self.outside_capture("a wait")?;
         self.stream.synchronize().map_err(|e| self.failed("synchronize", e))
+    }
+
+    fn begin_capture(&self) -> Result<(), DeviceError> {
+        self.outside_capture("another capture")?;
+        // Other threads may use other cards meanwhile, with calls that a global capture would forbid to everybody.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).map_err(|e| self.failed("begin_capture", e))?;
+        *lock(&self.captures) = Some(Capture::default());
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<CudaGraph, DeviceError> {
+        let capture = lock(&self.captures).take();
+        let capture = capture.ok_or_else(|| self.refused("no capture was begun".to_owned()))?;
+        capture.end(&self.stream).map_err(|what| self.refused(what))
+    }
+
+    fn is_capturing(&self) -> bool {
+        lock(&self.captures).is_some()
+    }
+
+    fn replay(&self, graph: &CudaGraph) -> Result<(), DeviceError> {
+        if !graph.is_of(&self.stream) {
+            return Err(self.refused("a graph of another card cannot be replayed on this one".to_owned()));
+        }
+        self.outside_capture("a replay")?;
+        graph.instantiated().launch().map_err(|e| self.failed("replay", e))
+    }
+
+    fn recorded(&self, graph: &CudaGraph) -> u64 {
+        graph.recorded()
     }
 }
 

@@ -2,6 +2,7 @@
 //! parameter struct. [`crate::cuda::Cuda`] is a card behind the driver, [`crate::emulated::Emulated`] the PTX machine.
 
 use kernels::Variant;
+use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -87,6 +88,14 @@ pub enum DeviceError {
         /// Parser's or driver's words.
         reason: String,
     },
+    /// A call that a capture cannot record, or a capture or graph that is not there.
+    #[error("{device}: {what}")]
+    Capture {
+        /// Device.
+        device: String,
+        /// What was asked for, and why it is refused.
+        what: String,
+    },
     /// A launch was refused or failed.
     #[error("{device}: {entry}: {reason}")]
     Launch {
@@ -141,9 +150,16 @@ pub struct Matmul {
 }
 
 /// A place where PTX runs. Work is ordered as on one stream.
+///
+/// Work can be captured: between [`Device::begin_capture`] and [`Device::end_capture`] launches, products and fills are
+/// recorded and do not run; [`Device::replay`] runs the record any number of times. What a record cannot hold is refused
+/// inside a capture, by every device alike: allocations, frees, copies from and to the host, waits, and the first launch out
+/// of a module that is not loaded. A capture in which something was refused gives no graph.
 pub trait Device {
     /// Device memory; freed when dropped.
     type Buffer;
+    /// A record of work with all its parameters, ready to run again.
+    type Graph: fmt::Debug;
 
     /// Facts.
     fn properties(&self) -> &DeviceProperties;
@@ -155,6 +171,14 @@ pub trait Device {
     fn address(&self, buffer: &Self::Buffer) -> u64;
     /// Copies host bytes to the device.
     fn upload(&self, dst: &mut Self::Buffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    /// Sets `bytes` bytes from `offset` on to `value`, in the order of the other work.
+    fn fill(&self, dst: &mut Self::Buffer, offset: u64, bytes: u64, value: u8) -> Result<(), DeviceError>;
+    /// Says that nobody counts on what the buffer holds: a device that checks reports who reads it before it is written again.
+    /// Captured like a fill.
+    fn forget(&self, buffer: &Self::Buffer) -> Result<(), DeviceError> {
+        let _ = buffer;
+        Ok(())
+    }
     /// Copies device bytes to the host, after all work before.
     fn download(&self, src: &Self::Buffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
     /// Loads a module if it is not loaded yet, so that the first launch does not pay for it.
@@ -172,11 +196,35 @@ pub trait Device {
     }
     /// Waits for all work.
     fn synchronize(&self) -> Result<(), DeviceError>;
+
+    /// Records from here on instead of running. One capture at a time; it belongs to the thread that began it.
+    fn begin_capture(&self) -> Result<(), DeviceError>;
+    /// Ends the capture.
+    ///
+    /// # Errors
+    /// When none was begun, and when something in it was refused.
+    fn end_capture(&self) -> Result<Self::Graph, DeviceError>;
+    /// Whether a capture is under way.
+    fn is_capturing(&self) -> bool;
+    /// Runs a graph of this device. The buffers whose addresses were captured must still be there, as for
+    /// [`Device::launch`]; what they hold may have changed.
+    fn replay(&self, graph: &Self::Graph) -> Result<(), DeviceError>;
+    /// Launches, products and fills of a graph.
+    fn recorded(&self, graph: &Self::Graph) -> u64;
+}
+
+/// The refusal of a call that a capture cannot record.
+pub(crate) fn not_captured(what: &str) -> String {
+    format!("{what} inside a capture: only launches, products and fills are recorded")
+}
+
+/// The refusal of a capture, with the first refusal inside it.
+pub(crate) fn spoilt(why: &str) -> String {
+    format!("the capture gives no graph: {why}")
 }
 
 /// Refuses a copy that leaves its buffer.
-pub(crate) fn check_range(device: &str, len: u64, offset: u64, bytes: usize) -> Result<(), DeviceError> {
-    let bytes = bytes as u64;
+pub(crate) fn check_range(device: &str, len: u64, offset: u64, bytes: u64) -> Result<(), DeviceError> {
     match offset.checked_add(bytes) {
         Some(end) if end <= len => Ok(()),
         _ => Err(DeviceError::Range { device: device.to_owned(), bytes, offset, len }),

@@ -1,6 +1,11 @@
 //! The PTX machine as a device: the same text that a card would get, with every launch checked.
 
-use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule, check_range};
+mod capture;
+
+pub use capture::EmulatedGraph;
+
+use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule, check_range, not_captured};
+use capture::{Capture, Node};
 use kernels::Variant;
 use ptx_emulator::ir::{Module, Target, TargetSuffix};
 use ptx_emulator::{CounterMode, Finding, LaunchConfig, Machine, MachineConfig};
@@ -38,8 +43,10 @@ impl From<MachineConfig> for EmulatedConfig {
 /// Sums over the launches of a device.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
-    /// Launches.
+    /// Launches, those of replays too.
     pub launches: u64,
+    /// Graphs replayed.
+    pub replays: u64,
     /// Wall time inside launches, seconds.
     pub seconds: f64,
     /// Warp instructions executed.
@@ -75,6 +82,9 @@ pub struct EmulatedBuffer {
 struct State {
     machine: Machine,
     totals: Totals,
+    /// Modules by the address of their record, which is kept so that the address stays its own.
+    loaded: HashMap<usize, (Arc<PtxModule>, Arc<Module>)>,
+    capture: Option<Capture>,
 }
 
 impl std::fmt::Debug for State {
@@ -119,7 +129,8 @@ impl Emulated {
             variants: [Variant::Sm120a, Variant::Sm89].into_iter().filter(runs).collect(),
             max_shared_bytes: model.max_shared_per_block,
         };
-        let state = State { machine: Machine::new(machine), totals: Totals::default() };
+        let state =
+            State { machine: Machine::new(machine), totals: Totals::default(), loaded: HashMap::new(), capture: None };
         Self { properties, virtual_above, shared: Arc::new(Mutex::new(state)) }
     }
 
@@ -130,6 +141,75 @@ impl Emulated {
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.shared)
+    }
+
+    /// The state, unless a capture is under way: then `what` is refused, and the capture with it.
+    fn outside_capture(&self, what: &str) -> Result<MutexGuard<'_, State>, DeviceError> {
+        let mut state = self.state();
+        match &mut state.capture {
+            None => Ok(state),
+            Some(capture) => Err(self.refused(capture.spoil(&not_captured(what)))),
+        }
+    }
+
+    fn refused(&self, what: String) -> DeviceError {
+        DeviceError::Capture { device: self.properties.name.clone(), what }
+    }
+
+    /// A module of this device, loaded now if it was not yet.
+    fn loaded(&self, state: &mut State, module: &Arc<PtxModule>) -> Result<Arc<Module>, DeviceError> {
+        let key = Arc::as_ptr(module) as usize;
+        if let Some((_, parsed)) = state.loaded.get(&key) {
+            return Ok(parsed.clone());
+        }
+        if let Some(capture) = &mut state.capture {
+            let what = format!("loading module {}", module.name);
+            return Err(self.refused(capture.spoil(&not_captured(&what))));
+        }
+        let refused = |reason: String| DeviceError::Load {
+            device: self.properties.name.clone(),
+            module: module.name.clone(),
+            reason,
+        };
+        let parsed = parse(module).map_err(refused)?;
+        state.loaded.insert(key, (module.clone(), parsed.clone()));
+        Ok(parsed)
+    }
+
+    /// Records a node, or runs it.
+    fn record_or_run(&self, state: &mut State, node: Node) -> Result<(), DeviceError> {
+        match &mut state.capture {
+            Some(capture) => capture.push(node),
+            None => self.run(state, &node)?,
+        }
+        Ok(())
+    }
+
+    fn run(&self, state: &mut State, node: &Node) -> Result<(), DeviceError> {
+        let (module, entry, dims, params) = match node {
+            Node::Launch { module, entry, dims, params } => (module, entry, dims, params),
+            Node::Fill { address, bytes, value } => {
+                return state.machine.fill(*address, *value, *bytes).map_err(|e| self.failed("fill", e));
+            }
+            Node::Forget { address, bytes } => {
+                return state.machine.forget(*address, *bytes).map_err(|e| self.failed("forget", e));
+            }
+        };
+        let start = Instant::now();
+        let report = state.machine.launch(module, entry, dims, params).map_err(|e| self.failed(entry, e))?;
+        let totals = &mut state.totals;
+        totals.seconds += start.elapsed().as_secs_f64();
+        totals.launches += 1;
+        totals.warp_instructions += report.warp_instructions;
+        if let Some(counters) = &report.counters {
+            totals.mma += counters.mma.values().sum::<u64>();
+            let total = &counters.total;
+            totals.global_load_bytes += total.global_load_bytes + total.async_load_bytes;
+            totals.global_store_bytes += total.global_store_bytes + total.async_store_bytes;
+            totals.shared_wavefronts += total.shared_load_wavefronts + total.shared_store_wavefronts;
+            totals.bank_conflicts += total.bank_conflicts;
+        }
+        self.findings(entry, report.findings)
     }
 
     fn failed(&self, entry: &str, reason: impl ToString) -> DeviceError {
@@ -160,14 +240,19 @@ fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
 impl Drop for EmulatedBuffer {
     fn drop(&mut self) {
         if self.len > 0 {
+            let mut state = lock(&self.shared);
+            if let Some(capture) = &mut state.capture {
+                capture.spoil(&not_captured("freeing a buffer"));
+            }
             // The only error is an address that is not allocated, and this one is.
-            let _ = lock(&self.shared).machine.free(self.address);
+            let _ = state.machine.free(self.address);
         }
     }
 }
 
 impl Device for Emulated {
     type Buffer = EmulatedBuffer;
+    type Graph = EmulatedGraph;
 
     fn properties(&self) -> &DeviceProperties {
         &self.properties
@@ -176,7 +261,7 @@ impl Device for Emulated {
     fn alloc(&self, bytes: u64, label: &str) -> Result<EmulatedBuffer, DeviceError> {
         let mut address = 0;
         if bytes > 0 {
-            let machine = &mut self.state().machine;
+            let machine = &mut self.outside_capture(&format!("allocating `{label}`"))?.machine;
             let allocated = if bytes > self.virtual_above {
                 machine.alloc_virtual(bytes, label)
             } else {
@@ -201,59 +286,92 @@ impl Device for Emulated {
     }
 
     fn upload(&self, dst: &mut EmulatedBuffer, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        check_range(&self.properties.name, dst.len, offset, bytes.len())?;
+        check_range(&self.properties.name, dst.len, offset, bytes.len() as u64)?;
         if bytes.is_empty() {
             return Ok(());
         }
-        self.state().machine.write(dst.address + offset, bytes).map_err(|e| self.failed("upload", e))
+        let machine = &mut self.outside_capture("an upload")?.machine;
+        machine.write(dst.address + offset, bytes).map_err(|e| self.failed("upload", e))
+    }
+
+    fn fill(&self, dst: &mut EmulatedBuffer, offset: u64, bytes: u64, value: u8) -> Result<(), DeviceError> {
+        check_range(&self.properties.name, dst.len, offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.record_or_run(&mut self.state(), Node::Fill { address: dst.address + offset, bytes, value })
+    }
+
+    fn forget(&self, buffer: &EmulatedBuffer) -> Result<(), DeviceError> {
+        let &EmulatedBuffer { address, len: bytes, .. } = buffer;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.record_or_run(&mut self.state(), Node::Forget { address, bytes })
     }
 
     fn download(&self, src: &EmulatedBuffer, offset: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        check_range(&self.properties.name, src.len, offset, bytes.len())?;
+        check_range(&self.properties.name, src.len, offset, bytes.len() as u64)?;
         if bytes.is_empty() {
             return Ok(());
         }
-        self.state().machine.read(src.address + offset, bytes).map_err(|e| self.failed("download", e))
+        let machine = &self.outside_capture("a download")?.machine;
+        machine.read(src.address + offset, bytes).map_err(|e| self.failed("download", e))
     }
 
     fn load(&self, module: &Arc<PtxModule>) -> Result<(), DeviceError> {
-        let refused = |reason: String| DeviceError::Load {
+        let state = &mut *self.state();
+        let parsed = self.loaded(state, module)?;
+        state.machine.load(&parsed).map_err(|e| DeviceError::Load {
             device: self.properties.name.clone(),
             module: module.name.clone(),
-            reason,
-        };
-        let parsed = parse(module).map_err(refused)?;
-        self.state().machine.load(&parsed).map_err(|e| refused(e.to_string()))
+            reason: e.to_string(),
+        })
     }
 
     fn launch(&self, launch: &Launch<'_>, params: &[u8]) -> Result<(), DeviceError> {
-        let parsed = parse(launch.module).map_err(|reason| DeviceError::Load {
-            device: self.properties.name.clone(),
-            module: launch.module.name.clone(),
-            reason,
-        })?;
-        let dims = LaunchConfig::new(launch.grid, launch.block).with_shared(launch.dynamic_shared);
         let state = &mut *self.state();
-        let start = Instant::now();
-        let report =
-            state.machine.launch(&parsed, launch.entry, &dims, params).map_err(|e| self.failed(launch.entry, e))?;
-        let totals = &mut state.totals;
-        totals.seconds += start.elapsed().as_secs_f64();
-        totals.launches += 1;
-        totals.warp_instructions += report.warp_instructions;
-        if let Some(counters) = &report.counters {
-            totals.mma += counters.mma.values().sum::<u64>();
-            let total = &counters.total;
-            totals.global_load_bytes += total.global_load_bytes + total.async_load_bytes;
-            totals.global_store_bytes += total.global_store_bytes + total.async_store_bytes;
-            totals.shared_wavefronts += total.shared_load_wavefronts + total.shared_store_wavefronts;
-            totals.bank_conflicts += total.bank_conflicts;
+        let module = self.loaded(state, launch.module)?;
+        let dims = LaunchConfig::new(launch.grid, launch.block).with_shared(launch.dynamic_shared);
+        if state.capture.is_some() {
+            // A card refuses these while it records, not when it replays.
+            let checked = state.machine.check_launch(&module, launch.entry, &dims, params);
+            checked.map_err(|e| self.failed(launch.entry, e))?;
         }
-        self.findings(launch.entry, report.findings)
+        let node = Node::Launch { module, entry: launch.entry.to_owned(), dims, params: params.into() };
+        self.record_or_run(state, node)
     }
 
     /// Launches end before they return.
     fn synchronize(&self) -> Result<(), DeviceError> {
+        self.outside_capture("a wait").map(|_| ())
+    }
+
+    fn begin_capture(&self) -> Result<(), DeviceError> {
+        let mut state = self.outside_capture("another capture")?;
+        state.capture = Some(Capture::default());
         Ok(())
+    }
+
+    fn end_capture(&self) -> Result<EmulatedGraph, DeviceError> {
+        let capture = self.state().capture.take().ok_or_else(|| self.refused("no capture was begun".to_owned()))?;
+        capture.into_graph(self.shared.clone()).map_err(|what| self.refused(what))
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.state().capture.is_some()
+    }
+
+    fn replay(&self, graph: &EmulatedGraph) -> Result<(), DeviceError> {
+        if !graph.is_of(&self.shared) {
+            return Err(self.refused("a graph of another machine cannot be replayed on this one".to_owned()));
+        }
+        let state = &mut *self.outside_capture("a replay")?;
+        state.totals.replays += 1;
+        graph.nodes().iter().try_for_each(|node| self.run(state, node))
+    }
+
+    fn recorded(&self, graph: &EmulatedGraph) -> u64 {
+        graph.nodes().iter().filter(|node| !matches!(node, Node::Forget { .. })).count() as u64
     }
 }

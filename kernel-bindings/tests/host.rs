@@ -169,6 +169,7 @@ macro_rules! passed_on {
 
 impl<O: Ops> Ops for Short<O> {
     type Buffer = O::Buffer;
+    type Graph = std::convert::Infallible;
 
     fn name(&self) -> String {
         self.0.name()

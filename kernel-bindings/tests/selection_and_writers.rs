@@ -1,6 +1,8 @@
 //! `topk_select`, `kv_write` and `index_k_write` on the emulator with every check on, against the reference.
 
 mod common;
+#[path = "capture/graphs.rs"]
+mod graphs;
 
 use common::refused;
 use kernel_bindings::device::Device;

@@ -112,6 +112,7 @@ macro_rules! checked_and_stored {
 
 impl Ops for ReferenceOps {
     type Buffer = Bytes;
+    type Graph = std::convert::Infallible;
 
     fn name(&self) -> String {
         "reference".into()

@@ -70,6 +70,7 @@ macro_rules! faulty {
 
 impl Ops for Faulty {
     type Buffer = Bytes;
+    type Graph = std::convert::Infallible;
 
     fn name(&self) -> String {
         format!("reference with fault: {}", self.0)

@@ -321,6 +321,16 @@ impl Machine {
         Ok(())
     }
 
+    /// Counts `bytes` bytes as not written: a kernel that reads them before they are written again is found.
+    pub fn forget(&mut self, address: u64, bytes: u64) -> Result<(), MemoryError> {
+        let (allocation, offset) = self.memory.host_range(address, bytes)?;
+        let id = allocation.id;
+        if let Some(written) = self.written.get_mut(id as usize) {
+            written.clear(offset, bytes);
+        }
+        Ok(())
+    }
+
     /// Copies bytes from the device.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), MemoryError> {
         let (allocation, offset) = self.memory.host_range(address, bytes.len() as u64)?;
@@ -432,27 +442,7 @@ impl Machine {
         dims: &LaunchConfig,
         params: &[u8],
     ) -> Result<LaunchReport, LaunchError> {
-        let entry = module.entry(entry).ok_or_else(|| LaunchError::NoEntry {
-            name: entry.to_owned(),
-            have: module.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", "),
-        })?;
-        self.check_shape(module, entry, dims)?;
-        let expected = entry.param_bytes;
-        if params.len() != expected as usize {
-            return Err(LaunchError::ParamSize { entry: entry.name.clone(), expected, got: params.len() });
-        }
-        let program = self.program(module, entry)?;
-        let shared = if dims.dynamic_shared > 0 {
-            u64::from(program.shared_dynamic_at) + u64::from(dims.dynamic_shared)
-        } else {
-            u64::from(program.shared_static)
-        };
-        let limit = self.config.device.max_shared_per_block;
-        if shared > u64::from(limit) {
-            let fixed = program.shared_static;
-            return Err(LaunchError::Shared { entry: entry.name.clone(), got: shared, fixed, limit });
-        }
-        self.check_residency(entry, dims, shared as u32)?;
+        let (entry, program, shared) = self.accepted(module, entry, dims, params)?;
         let clusters = self.clusters(entry, &program, dims, shared)?;
         let windows = clusters.as_ref().map_or(Vec::new(), |clusters| clusters.addresses().to_vec());
         self.launches += 1;
@@ -517,6 +507,49 @@ impl Machine {
             self.free(address)?;
         }
         Ok(report)
+    }
+
+    /// Refuses what [`Machine::launch`] would refuse before the first instruction, without running anything.
+    pub fn check_launch(
+        &mut self,
+        module: &Module,
+        entry: &str,
+        dims: &LaunchConfig,
+        params: &[u8],
+    ) -> Result<(), LaunchError> {
+        self.accepted(module, entry, dims, params).map(|_| ())
+    }
+
+    /// The entry, its program and the shared bytes of a block.
+    fn accepted<'m>(
+        &mut self,
+        module: &'m Module,
+        entry: &str,
+        dims: &LaunchConfig,
+        params: &[u8],
+    ) -> Result<(&'m Arc<Entry>, Arc<Program>, u64), LaunchError> {
+        let entry = module.entry(entry).ok_or_else(|| LaunchError::NoEntry {
+            name: entry.to_owned(),
+            have: module.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>().join(", "),
+        })?;
+        self.check_shape(module, entry, dims)?;
+        let expected = entry.param_bytes;
+        if params.len() != expected as usize {
+            return Err(LaunchError::ParamSize { entry: entry.name.clone(), expected, got: params.len() });
+        }
+        let program = self.program(module, entry)?;
+        let shared = if dims.dynamic_shared > 0 {
+            u64::from(program.shared_dynamic_at) + u64::from(dims.dynamic_shared)
+        } else {
+            u64::from(program.shared_static)
+        };
+        let limit = self.config.device.max_shared_per_block;
+        if shared > u64::from(limit) {
+            let fixed = program.shared_static;
+            return Err(LaunchError::Shared { entry: entry.name.clone(), got: shared, fixed, limit });
+        }
+        self.check_residency(entry, dims, shared as u32)?;
+        Ok((entry, program, shared))
     }
 
     fn check_shape(&self, module: &Module, entry: &Entry, dims: &LaunchConfig) -> Result<(), LaunchError> {

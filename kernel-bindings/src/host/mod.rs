@@ -92,6 +92,7 @@ macro_rules! checked_and_run {
 
 impl Ops for HostOps {
     type Buffer = HostBuffer;
+    type Graph = std::convert::Infallible;
 
     fn name(&self) -> String {
         DEVICE.into()

@@ -1,7 +1,7 @@
 //! `hc_mix` on a device: the mixing products over blocks that share the inputs, then one block per token.
 
 use super::streams::vectors;
-use super::{KernelOps, ParamStruct, device_failed};
+use super::{KernelOps, ParamStruct};
 use crate::device::Device;
 use kernels::Operation;
 use kernels::params::Sm120HcMixParams;
@@ -35,9 +35,8 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: HcMix<'_, D::Buffer>) 
     let all_steps = (args.hc * args.d).div_ceil(STEP);
     let steps = all_steps.div_ceil(SPLITS);
     let num_splits = all_steps.div_ceil(steps);
-    // Freed in the order of the stream, after both launches.
     let bytes = 4 * PRODUCTS * u64::from(num_splits) * u64::from(args.t);
-    let products = device.alloc(bytes, "products").map_err(device_failed)?;
+    let products = ops.scratch("products", bytes)?;
     let mut params = Sm120HcMixParams {
         streams: device.address(args.streams) as *const _,
         weight: device.address(args.weight) as *const _,

@@ -4,6 +4,7 @@
 mod compress;
 mod embed;
 mod gather_rows;
+mod graph;
 mod hadamard;
 mod hc_mix;
 mod hc_post;
@@ -17,6 +18,7 @@ mod moe_experts;
 mod norm_rope;
 mod router;
 mod sample;
+mod scratch;
 mod sparse_mla_decode;
 mod sparse_mla_prefill;
 mod split_combine;
@@ -24,6 +26,7 @@ mod streams;
 mod swiglu;
 mod topk_select;
 
+pub use graph::KernelGraph;
 pub use index_logits_decode::SplitPlan;
 
 use crate::device::{Device, DeviceError, DeviceProperties, Launch, PtxModule};
@@ -32,17 +35,14 @@ use reference::for_each_operation;
 use reference::ops::{Dtype, Ops, OpsError};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The kernels on a device.
 pub struct KernelOps<D: Device> {
     device: D,
     variants: Vec<Variant>,
     modules: BTreeMap<(Operation, Variant), Arc<PtxModule>>,
-    /// Arrival counters of `topk_select`: zeros between launches.
-    arrivals: Mutex<Option<D::Buffer>>,
-    /// Memory between the launches of `moe_experts`.
-    moe_scratch: Mutex<moe_experts::Scratch<D::Buffer>>,
+    scratch: scratch::Scratch<D::Buffer>,
 }
 
 impl<D: Device + fmt::Debug> fmt::Debug for KernelOps<D> {
@@ -90,7 +90,7 @@ impl<D: Device> KernelOps<D> {
                 }
             }
         }
-        Self { device, variants, modules, arrivals: Mutex::new(None), moe_scratch: Mutex::default() }
+        Self { device, variants, modules, scratch: scratch::Scratch::default() }
     }
 
     /// Puts other PTX in the place of a module, e.g. one with a barrier removed.
@@ -191,6 +191,7 @@ pub(crate) fn device_failed(error: DeviceError) -> OpsError {
         DeviceError::Alloc { device, .. }
         | DeviceError::Range { device, .. }
         | DeviceError::Load { device, .. }
+        | DeviceError::Capture { device, .. }
         | DeviceError::Launch { device, .. }
         | DeviceError::Findings { device, .. } => device.clone(),
     };
@@ -211,6 +212,7 @@ macro_rules! checked_and_launched {
 
 impl<D: Device> Ops for KernelOps<D> {
     type Buffer = D::Buffer;
+    type Graph = KernelGraph<D>;
 
     fn name(&self) -> String {
         let variants: Vec<&str> = self.variants.iter().map(|v| v.name()).collect();
@@ -231,6 +233,22 @@ impl<D: Device> Ops for KernelOps<D> {
 
     fn len_bytes(&self, buffer: &D::Buffer) -> u64 {
         self.device.len_bytes(buffer)
+    }
+
+    fn captures(&self) -> bool {
+        true
+    }
+
+    fn capture(&self, work: impl FnOnce() -> Result<(), OpsError>) -> Result<KernelGraph<D>, OpsError> {
+        graph::capture(self, work)
+    }
+
+    fn replay(&self, graph: &KernelGraph<D>) -> Result<(), OpsError> {
+        graph.replay(self)
+    }
+
+    fn recorded(&self, graph: &KernelGraph<D>) -> u64 {
+        graph.recorded(self)
     }
 
     for_each_operation!(checked_and_launched);

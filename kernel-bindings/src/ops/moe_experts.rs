@@ -1,7 +1,7 @@
 //! `moe_experts` on a device: picks grouped by expert, two grouped products, the sum over the picks of a token.
 
 use super::linear::{bf16_only, form};
-use super::{KernelOps, ParamStruct, device_failed};
+use super::{KernelOps, ParamStruct};
 use crate::device::Device;
 use kernels::Operation;
 use kernels::params::Sm120MoeExpertsParams;
@@ -18,30 +18,6 @@ const COMBINE_CHANNELS: u32 = 256;
 
 // SAFETY: 136 bytes of fields in 136 bytes (asserted beside the generated struct), no padding.
 unsafe impl ParamStruct for Sm120MoeExpertsParams {}
-
-/// What lies between the launches of a call; kept for the next one, which runs after it on the same stream.
-pub(super) struct Scratch<B> {
-    starts: Option<B>,
-    picks: Option<B>,
-    places: Option<B>,
-    hidden: Option<B>,
-    partial: Option<B>,
-}
-
-impl<B> Default for Scratch<B> {
-    fn default() -> Self {
-        Scratch { starts: None, picks: None, places: None, hidden: None, partial: None }
-    }
-}
-
-/// Address of at least `bytes` bytes in `slot`.
-fn room<D: Device>(device: &D, slot: &mut Option<D::Buffer>, bytes: u64, label: &str) -> Result<u64, OpsError> {
-    let buffer = match slot.take().filter(|buffer| device.len_bytes(buffer) >= bytes) {
-        Some(buffer) => buffer,
-        None => device.alloc(bytes, label).map_err(device_failed)?,
-    };
-    Ok(device.address(slot.insert(buffer)))
-}
 
 pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: MoeExperts<'_, D::Buffer>) -> Result<(), OpsError> {
     let device = ops.device();
@@ -60,14 +36,12 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: MoeExperts<'_, D::Buff
         return Ok(());
     }
 
-    let mut kept = ops.moe_scratch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Scratch { starts, picks, places, hidden, partial } = &mut *kept;
     let most = together * topk;
-    let starts = room(device, starts, 4 * (u64::from(args.num_experts) + 1), "expert_starts")?;
-    let picks = room(device, picks, 4 * most, "expert_picks")?;
-    let places = room(device, places, 4 * most, "expert_places")?;
-    let hidden = room(device, hidden, 2 * most * inter, "expert_hidden")?;
-    let partial = room(device, partial, 4 * most * d, "expert_partial")?;
+    let starts = ops.scratch("expert_starts", 4 * (u64::from(args.num_experts) + 1))?;
+    let picks = ops.scratch("expert_picks", 4 * most)?;
+    let places = ops.scratch("expert_places", 4 * most)?;
+    let hidden = ops.scratch("expert_hidden", 2 * most * inter)?;
+    let partial = ops.scratch("expert_partial", 4 * most * d)?;
     let address = |buffer: Option<&D::Buffer>| buffer.map_or(0, |buffer| device.address(buffer));
     for first in (0..t).step_by(together as usize) {
         let tokens = together.min(t - first);
@@ -80,11 +54,11 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: MoeExperts<'_, D::Buff
             w2: device.address(args.w2.data) as *const _,
             w2_scale: address(args.w2.scale) as *const _,
             out: (device.address(args.out) + 4 * first * d) as *mut _,
-            starts: starts as *mut _,
-            picks: picks as *mut _,
-            places: places as *mut _,
-            hidden: hidden as *mut _,
-            partial: partial as *mut _,
+            starts: device.address(&starts) as *mut _,
+            picks: device.address(&picks) as *mut _,
+            places: device.address(&places) as *mut _,
+            hidden: device.address(&hidden) as *mut _,
+            partial: device.address(&partial) as *mut _,
             t: tokens as i32,
             d: args.d as i32,
             inter: args.inter as i32,

@@ -1,6 +1,6 @@
 //! `sparse_mla_decode` on a device: one launch, or one launch per split of the rows and a merge.
 
-use super::{KernelOps, ParamStruct, device_failed, split_combine};
+use super::{KernelOps, ParamStruct, split_combine};
 use crate::device::Device;
 use kernels::params::{Sm120PagedCache, Sm120SparseMlaDecodeParams};
 use kernels::{Operation, Variant};
@@ -156,10 +156,7 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SparseMlaDecode<'_, D:
             got: partial_rows.to_string(),
         });
     }
-    let scratch = |rows: u64, label: &str| {
-        let bytes = if plan.num_splits > 1 { 4 * rows } else { 0 };
-        device.alloc(bytes, label).map_err(device_failed)
-    };
+    let scratch = |rows: u64, label| ops.scratch(label, if plan.num_splits > 1 { 4 * rows } else { 0 });
     let o_partial = scratch(partial_rows * D_KV as u64, "o_partial")?;
     let lse2_partial = scratch(partial_rows, "lse2_partial")?;
     let params = Sm120SparseMlaDecodeParams {
@@ -173,10 +170,9 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: SparseMlaDecode<'_, D:
     if plan.num_splits == 1 {
         return Ok(());
     }
-    // The scratch buffers are freed in the order of the stream, after the merge.
     let merge = SplitCombine {
-        o_partial: &o_partial,
-        lse2_partial: &lse2_partial,
+        o_partial: &*o_partial,
+        lse2_partial: &*lse2_partial,
         attn_sink: args.attn_sink,
         out: args.out,
         lse: args.lse,

@@ -1,6 +1,6 @@
 //! `topk_select` on a device: one block per row, more for long rows when the batch leaves SMs idle.
 
-use super::{KernelOps, ParamStruct, device_failed};
+use super::{KernelOps, ParamStruct};
 use crate::device::Device;
 use kernels::Operation;
 use kernels::params::Sm120TopkSelectParams;
@@ -10,6 +10,8 @@ use reference::ops::{OpsError, TopkSelect};
 const TILE: u64 = 32_768;
 /// Entries of a slice of a longer row, at least about.
 const SLICE: u64 = TILE / 2;
+/// Arrival counters of the blocks of a row: zeros between launches, every launch leaves them so.
+const ARRIVALS: &str = "split_arrivals";
 /// Blocks per row that the kernel accepts.
 const MAX_SPLITS: u32 = 64;
 
@@ -93,27 +95,14 @@ fn launch_split<D: Device>(
     }
 
     let per_row = u64::from(num_splits * args.topk).next_multiple_of(4);
-    let scratch = |label| device.alloc(4 * u64::from(args.rows) * per_row, label).map_err(device_failed);
+    let scratch = |label| ops.scratch(label, 4 * u64::from(args.rows) * per_row);
     let (values, positions) = (scratch("split_values")?, scratch("split_positions")?);
-    // The arrival counters are zeros before and after every launch, so one buffer serves all launches of a stream.
-    let mut kept = ops.arrivals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let needed = 4 * u64::from(args.rows);
-    let arrivals = match kept.take().filter(|buffer| device.len_bytes(buffer) >= needed) {
-        Some(buffer) => buffer,
-        None => {
-            let mut buffer = device.alloc(needed, "split_arrivals").map_err(device_failed)?;
-            device.upload(&mut buffer, 0, &vec![0; needed as usize]).map_err(device_failed)?;
-            buffer
-        }
-    };
+    let arrivals = ops.zeros(ARRIVALS, 4 * u64::from(args.rows))?;
     params.split_values = device.address(&values) as *mut _;
     params.split_positions = device.address(&positions) as *mut _;
     params.split_arrivals = device.address(&arrivals) as *mut _;
-    // A launch that failed may leave counts behind: its buffer is not kept. The scratch is freed in the order of the
-    // stream, after the launch.
-    ops.run(Operation::TopkSelect, "", grid, &params)?;
-    *kept = Some(arrivals);
-    Ok(())
+    // A launch that failed may leave counts behind.
+    ops.run(Operation::TopkSelect, "", grid, &params).inspect_err(|_| ops.drop_scratch(ARRIVALS))
 }
 
 #[cfg(test)]

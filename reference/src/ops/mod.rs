@@ -350,9 +350,15 @@ pub struct SparseMlaPrefill<'a, B> {
 
 /// The operations of a model. [`for_each_operation!`](crate::for_each_operation) lists them for those who do the same with
 /// each.
+///
+/// An implementation may be able to record operations and to run the record again as one piece of work, with the same
+/// operands but whatever the buffers hold by then. Sizes are part of the record; lengths, slots, ids and everything else that
+/// an operation reads from its buffers is not.
 pub trait Ops {
     /// Memory of this implementation.
     type Buffer;
+    /// Recorded operations; [`std::convert::Infallible`] where nothing is recorded.
+    type Graph;
 
     /// Name for reports: `reference`, `host`, `emulated (sm_120a)`, `NVIDIA RTX PRO 6000 ...`.
     fn name(&self) -> String;
@@ -364,6 +370,35 @@ pub trait Ops {
     fn download(&self, src: &Self::Buffer, offset: u64, bytes: &mut [u8]) -> Result<(), OpsError>;
     /// Size of a buffer in bytes.
     fn len_bytes(&self, buffer: &Self::Buffer) -> u64;
+
+    /// Whether [`Ops::capture`] is offered.
+    fn captures(&self) -> bool {
+        false
+    }
+    /// Records the operations that `work` calls; they do not run. Operands must stay where they are for as long as the graph is
+    /// replayed. Every operation has run before with the same sizes, so that whatever an implementation keeps beside the
+    /// operands is there.
+    ///
+    /// # Errors
+    /// What `work` returns, and a refusal of anything in it that cannot be recorded: [`Ops::alloc`], [`Ops::upload`],
+    /// [`Ops::download`], a buffer that is dropped.
+    fn capture(&self, work: impl FnOnce() -> Result<(), OpsError>) -> Result<Self::Graph, OpsError>
+    where
+        Self: Sized,
+    {
+        drop(work);
+        Err(OpsError::Unsupported { op: "capture", device: self.name(), what: "operations run at once here".into() })
+    }
+    /// Runs what was recorded, in the order of the other work. After an error no graph may be replayed again.
+    fn replay(&self, graph: &Self::Graph) -> Result<(), OpsError> {
+        let _ = graph;
+        Err(OpsError::Unsupported { op: "replay", device: self.name(), what: "nothing is recorded here".into() })
+    }
+    /// Pieces of work in a graph: what a device would otherwise be handed one by one.
+    fn recorded(&self, graph: &Self::Graph) -> u64 {
+        let _ = graph;
+        0
+    }
 
     /// Index logits of paged keys.
     fn index_logits_decode(&self, args: IndexLogitsDecode<'_, Self::Buffer>) -> Result<(), OpsError>;

@@ -26,6 +26,14 @@ impl Written {
         }
     }
 
+    /// Marks a range as never written.
+    pub(crate) fn clear(&mut self, start: u64, bytes: u64) {
+        match self {
+            Written::Dense(map) => map.clear(start..start + bytes),
+            Written::Sparse(map) => map.clear(start..start + bytes),
+        }
+    }
+
     /// Bits of up to 64 bytes: bit i = byte `start + i` was written.
     pub(crate) fn bits(&self, start: u64, bytes: u32) -> u64 {
         match self {
