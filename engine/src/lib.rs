@@ -8,6 +8,7 @@ pub mod config;
 pub mod engine;
 pub mod geometry;
 pub mod handover;
+pub mod host_cache;
 pub mod ids;
 pub mod model;
 pub mod plan;

@@ -61,7 +61,7 @@ pub struct PrefixCache {
     next_id: u64,
 }
 
-fn hash_tokens(tokens: &[TokenId]) -> u64 {
+pub(crate) fn hash_tokens(tokens: &[TokenId]) -> u64 {
     let mut hasher = DefaultHasher::new();
     tokens.hash(&mut hasher);
     hasher.finish()
