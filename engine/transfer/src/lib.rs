@@ -7,3 +7,4 @@ pub mod hello;
 pub mod ids;
 pub mod layout;
 pub mod reason;
+pub mod room;
