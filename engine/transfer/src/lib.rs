@@ -2,6 +2,7 @@
 //! Nothing here knows a model: a [`layout::Layout`] says which bytes a unit (a layer) consists of.
 #![forbid(unsafe_code)]
 
+pub mod arena;
 pub mod frame;
 pub mod hello;
 pub mod ids;
