@@ -7,6 +7,7 @@ pub mod fault;
 pub mod frame;
 pub mod hello;
 pub mod ids;
+pub mod landing;
 pub mod layout;
 pub mod reason;
 pub mod room;
