@@ -5,6 +5,7 @@
 pub mod arena;
 pub mod fault;
 pub mod frame;
+pub mod gate;
 pub mod hello;
 pub mod ids;
 pub mod landing;
