@@ -47,3 +47,7 @@ id! {
     /// A class of pages that share their numbers: compressed, window, request.
     Class(u8)
 }
+id! {
+    /// A post as the sender's endpoint numbers it, from 1, rising; ABORT_ACK and FENCE name posts by it.
+    Ticket(u64)
+}
