@@ -204,7 +204,7 @@ pub(crate) mod tests {
     }
 
     fn pointer(path: &str) -> String {
-        format!("/{}", path.replace('.', "/").replace('[', "/").replace(']', ""))
+        format!("/{}", path.replace(['.', '['], "/").replace(']', ""))
     }
 
     #[test]

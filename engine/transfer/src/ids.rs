@@ -8,7 +8,8 @@ use std::fmt;
 /// is dropped and counted, never applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RoomKey {
-    /// The request, unique within the decode process that opened it and its incarnation.
+    /// The request. Unique among all decode processes that reach a prefill server, earlier incarnations included: a decode
+    /// process counts from a number that it draws at random when it starts.
     pub room: u64,
     /// The attempt, from 1; 0 never occurs, so that a zeroed word is nobody's.
     pub epoch: u32,

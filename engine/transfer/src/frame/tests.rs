@@ -159,7 +159,7 @@ fn f01_a_million_random_byte_strings_give_an_answer() {
             for _ in 0..=next(&mut state) % 3 {
                 let at =
                     HEADER_BYTES.min(bytes.len() - 1) + next(&mut state) as usize % (bytes.len() - HEADER_BYTES + 1);
-                let at = if next(&mut state) % 8 == 0 { 5 } else { at.min(bytes.len() - 1) };
+                let at = if next(&mut state).is_multiple_of(8) { 5 } else { at.min(bytes.len() - 1) };
                 bytes[at] = next(&mut state) as u8;
             }
             resum(&mut bytes);
