@@ -1,12 +1,16 @@
 //! The loop between scheduler and runner, in lockstep or overlapped, and a handle for clients on other threads.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use thiserror::Error;
 
 use crate::ids::SequenceId;
+use crate::pools::{Pool, PoolKind};
+use crate::progress::{Part, PartState};
 use crate::runner::{RunError, Runner};
 use crate::scheduler::{AddError, CommitError, Scheduler, SchedulerStats};
 use crate::sequence::{Event, FinishReason, Request};
@@ -42,6 +46,8 @@ pub struct Engine {
     runner: Runner,
     depth: usize,
     flight: VecDeque<StepPlan>,
+    /// Steps that were taken in.
+    steps_done: u64,
 }
 
 impl Engine {
@@ -51,7 +57,7 @@ impl Engine {
             Schedule::Lockstep => 1,
             Schedule::Overlap => 2,
         };
-        Self { scheduler, runner, depth, flight: VecDeque::new() }
+        Self { scheduler, runner, depth, flight: VecDeque::new(), steps_done: 0 }
     }
 
     /// Queues a request.
@@ -79,6 +85,11 @@ impl Engine {
         &self.scheduler
     }
 
+    /// How far every rank is.
+    pub fn rank_parts(&self) -> &[Arc<Part>] {
+        self.runner.parts()
+    }
+
     /// Hands over what can be handed over, then takes in the oldest step. Nothing happens without work.
     ///
     /// # Errors
@@ -99,6 +110,7 @@ impl Engine {
             Ok(output) => {
                 let plan = self.flight.pop_front().expect("the runner answers steps in flight");
                 events.extend(self.scheduler.commit(&plan, &output)?);
+                self.steps_done += 1;
                 Ok(())
             }
             Err(error) => self.fail(error, events),
@@ -114,10 +126,92 @@ impl Engine {
     }
 }
 
+/// Who is told about a request. Called on the engine's thread: must not block.
+pub trait Client: Send {
+    /// The request was queued or refused. False if nobody wants it any more, which cancels it.
+    fn answer(&mut self, added: Result<SequenceId, AddError>) -> bool;
+    /// Something happened to it. False if nobody wants it any more, which cancels it.
+    fn event(&mut self, event: Event) -> bool;
+}
+
+/// A request at an [`EngineThread`], from the moment it is handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket(u64);
+
 enum Command {
-    Add(Request, Sender<Event>, Sender<Result<SequenceId, AddError>>),
+    Add(Ticket, Request, Box<dyn Client>),
     Cancel(SequenceId),
-    Stats(Sender<SchedulerStats>),
+    Withdraw(Ticket),
+}
+
+/// Pages of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct PoolUse {
+    /// All of them.
+    pub pages: u32,
+    /// Those that nobody holds; pages of the prefix cache are held.
+    pub free: u32,
+}
+
+impl PoolUse {
+    fn of<K: PoolKind>(pool: &Pool<K>) -> Self {
+        Self { pages: pool.num_pages(), free: pool.num_free() }
+    }
+}
+
+/// What the loop last said about itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Snapshot {
+    /// Counts since the start.
+    pub stats: SchedulerStats,
+    /// Requests without pages.
+    pub waiting: usize,
+    /// Requests that take part in steps.
+    pub running: usize,
+    /// Pages of compressed rows.
+    pub compressed: PoolUse,
+    /// Pages of window rows.
+    pub window: PoolUse,
+    /// Rings of running requests.
+    pub requests: PoolUse,
+}
+
+impl Snapshot {
+    fn of(scheduler: &Scheduler) -> Self {
+        let pools = scheduler.pools();
+        Self {
+            stats: scheduler.stats(),
+            waiting: scheduler.num_waiting(),
+            running: scheduler.num_running(),
+            compressed: PoolUse::of(&pools.compressed),
+            window: PoolUse::of(&pools.window),
+            requests: PoolUse::of(&pools.requests),
+        }
+    }
+}
+
+/// What the loop shows to other threads; looking never waits for a step.
+#[derive(Debug)]
+struct Shown {
+    snapshot: Mutex<Snapshot>,
+    /// Commands that the loop has not taken yet.
+    commands: Arc<Part>,
+    /// Requests that have not ended; a unit of work is a finished step.
+    engine: Arc<Part>,
+    ranks: Vec<Arc<Part>>,
+    failure: OnceLock<String>,
+}
+
+impl Shown {
+    fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
+        // Plain counts are whole whoever panicked.
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn show(&self, engine: &Engine) {
+        *self.snapshot() = Snapshot::of(engine.scheduler());
+        self.engine.set_waiting(engine.scheduler().num_sequences() as u64);
+    }
 }
 
 /// An engine on a thread of its own. Dropped, it takes in what is in flight and ends.
@@ -125,29 +219,66 @@ enum Command {
 pub struct EngineThread {
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<Result<(), EngineError>>>,
+    shown: Arc<Shown>,
+    tickets: AtomicU64,
 }
 
 impl EngineThread {
     /// Moves an engine to a thread.
     pub fn spawn(engine: Engine) -> std::io::Result<Self> {
         let (commands, inbox) = channel();
-        let thread = std::thread::Builder::new().name("engine".into()).spawn(move || serve(engine, &inbox))?;
-        Ok(Self { commands: Some(commands), thread: Some(thread) })
+        let ranks = engine.rank_parts().to_vec();
+        let part = Part::new("engine", ranks.clone());
+        let shown = Arc::new(Shown {
+            snapshot: Mutex::new(Snapshot::of(engine.scheduler())),
+            commands: Part::new("commands", [&ranks[..], &[Arc::clone(&part)]].concat()),
+            engine: part,
+            ranks,
+            failure: OnceLock::new(),
+        });
+        let theirs = Arc::clone(&shown);
+        let body = move || {
+            let ended = serve(engine, &inbox, &theirs);
+            if let Err(error) = &ended {
+                // The only writer.
+                let _ = theirs.failure.set(error.to_string());
+            }
+            ended
+        };
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(body)?;
+        Ok(Self { commands: Some(commands), thread: Some(thread), shown, tickets: AtomicU64::new(0) })
     }
 
     fn send(&self, command: Command) -> Result<(), EngineError> {
         let commands = self.commands.as_ref().ok_or(EngineError::Ended)?;
+        self.shown.commands.arrive();
         commands.send(command).map_err(|_| EngineError::Ended)
     }
 
-    /// Queues a request. Its events arrive at the receiver; dropping that cancels the request.
+    /// Hands a request over without waiting for the loop. The client is told whether it was queued, then its events. A client
+    /// that is dropped without an end has lost its engine; [`EngineThread::ended`] knows why.
+    ///
+    /// # Errors
+    /// The engine has ended.
+    pub fn submit(&self, request: Request, client: Box<dyn Client>) -> Result<Ticket, EngineError> {
+        let ticket = Ticket(self.tickets.fetch_add(1, Ordering::Relaxed));
+        self.send(Command::Add(ticket, request, client))?;
+        Ok(ticket)
+    }
+
+    /// Cancels a request that was handed over, if it has not ended.
+    pub fn withdraw(&self, ticket: Ticket) -> Result<(), EngineError> {
+        self.send(Command::Withdraw(ticket))
+    }
+
+    /// Queues a request. Its events arrive at the receiver; dropping that cancels the request with its next event.
     ///
     /// # Errors
     /// The engine has ended; inside, the request was refused.
     pub fn add(&self, request: Request) -> Result<Result<(SequenceId, Receiver<Event>), AddError>, EngineError> {
         let (events, receiver) = channel();
         let (answer, answered) = channel();
-        self.send(Command::Add(request, events, answer))?;
+        self.submit(request, Box::new(Channels { answer, events }))?;
         let id = answered.recv().map_err(|_| EngineError::Ended)?;
         Ok(id.map(|id| (id, receiver)))
     }
@@ -157,11 +288,24 @@ impl EngineThread {
         self.send(Command::Cancel(id))
     }
 
-    /// Counts since the start.
-    pub fn stats(&self) -> Result<SchedulerStats, EngineError> {
-        let (answer, answered) = channel();
-        self.send(Command::Stats(answer))?;
-        answered.recv().map_err(|_| EngineError::Ended)
+    /// How the scheduler stood after the last command or step.
+    pub fn snapshot(&self) -> Snapshot {
+        *self.shown.snapshot()
+    }
+
+    /// How far the queue of commands, the loop and every rank are.
+    pub fn parts(&self) -> Vec<PartState> {
+        let Shown { commands, engine, ranks, .. } = &*self.shown;
+        ranks.iter().chain([engine, commands]).map(|part| part.state()).collect()
+    }
+
+    /// Why the loop is no longer there; `None` while it is.
+    pub fn ended(&self) -> Option<String> {
+        if let Some(why) = self.shown.failure.get() {
+            return Some(why.clone());
+        }
+        let gone = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        gone.then(|| "the engine thread has stopped".to_owned())
     }
 
     /// Takes no more commands, finishes every request, and ends.
@@ -181,9 +325,40 @@ impl Drop for EngineThread {
     }
 }
 
+/// A client behind two channels.
+struct Channels {
+    answer: Sender<Result<SequenceId, AddError>>,
+    events: Sender<Event>,
+}
+
+impl Client for Channels {
+    fn answer(&mut self, added: Result<SequenceId, AddError>) -> bool {
+        self.answer.send(added).is_ok()
+    }
+
+    fn event(&mut self, event: Event) -> bool {
+        self.events.send(event).is_ok()
+    }
+}
+
+/// Clients by request, and their requests by ticket.
+#[derive(Default)]
+struct Clients {
+    clients: HashMap<SequenceId, (Ticket, Box<dyn Client>)>,
+    tickets: HashMap<Ticket, SequenceId>,
+}
+
+impl Clients {
+    fn remove(&mut self, id: SequenceId) -> Option<Box<dyn Client>> {
+        let (ticket, client) = self.clients.remove(&id)?;
+        self.tickets.remove(&ticket);
+        Some(client)
+    }
+}
+
 /// Runs until nobody can send commands any more and every request has ended.
-fn serve(mut engine: Engine, inbox: &Receiver<Command>) -> Result<(), EngineError> {
-    let mut clients: HashMap<SequenceId, Sender<Event>> = HashMap::new();
+fn serve(mut engine: Engine, inbox: &Receiver<Command>, shown: &Shown) -> Result<(), EngineError> {
+    let mut clients = Clients::default();
     let mut open = true;
     loop {
         // Without work there is nothing to do but wait for a command; with work, commands are taken as they come.
@@ -207,22 +382,31 @@ fn serve(mut engine: Engine, inbox: &Receiver<Command>) -> Result<(), EngineErro
                 }
             };
             obey(&mut engine, &mut clients, command);
+            shown.show(&engine);
+            shown.commands.leave();
         }
         if !open && !engine.has_work() {
+            debug_assert_eq!(engine.scheduler().audit(), Ok(()), "every page is accounted for");
             return Ok(());
         }
         let mut events = Vec::new();
+        let steps = engine.steps_done;
         let turned = engine.turn(&mut events);
+        if engine.steps_done > steps {
+            shown.engine.tick();
+        }
         for event in events {
             tell(&mut engine, &mut clients, event);
         }
+        shown.show(&engine);
         if let Err(error) = turned {
             // Requests that were not in the failed step have no event yet, and nobody will run them.
             let why = error.to_string();
-            for (id, client) in clients.drain() {
+            for (id, (_, mut client)) in clients.clients.drain() {
                 if let Some(Event::Finished { sequence, usage, .. }) = engine.cancel(id) {
                     // A client that is gone needs no news.
-                    let _ = client.send(Event::Finished { sequence, reason: FinishReason::Failed(why.clone()), usage });
+                    let _ =
+                        client.event(Event::Finished { sequence, reason: FinishReason::Failed(why.clone()), usage });
                 }
             }
             return Err(error);
@@ -230,42 +414,48 @@ fn serve(mut engine: Engine, inbox: &Receiver<Command>) -> Result<(), EngineErro
     }
 }
 
-fn obey(engine: &mut Engine, clients: &mut HashMap<SequenceId, Sender<Event>>, command: Command) {
+fn obey(engine: &mut Engine, clients: &mut Clients, command: Command) {
     match command {
-        Command::Add(request, events, answer) => {
+        Command::Add(ticket, request, mut client) => {
             let added = engine.add(request);
-            if let Ok(id) = &added {
-                clients.insert(*id, events);
-            }
             let id = added.as_ref().ok().copied();
-            if let (Err(_), Some(id)) = (answer.send(added), id) {
+            let wanted = client.answer(added);
+            match id {
+                Some(id) if wanted => {
+                    clients.clients.insert(id, (ticket, client));
+                    clients.tickets.insert(ticket, id);
+                }
                 // The client went away before it knew its number.
-                engine.cancel(id);
-                clients.remove(&id);
+                Some(id) => _ = engine.cancel(id),
+                None => {}
             }
         }
-        Command::Cancel(id) => {
-            if let Some(event) = engine.cancel(id) {
-                tell(engine, clients, event);
+        Command::Cancel(id) => cancel(engine, clients, id),
+        Command::Withdraw(ticket) => {
+            if let Some(&id) = clients.tickets.get(&ticket) {
+                cancel(engine, clients, id);
             }
-        }
-        Command::Stats(answer) => {
-            let _ = answer.send(engine.scheduler().stats());
         }
     }
 }
 
+fn cancel(engine: &mut Engine, clients: &mut Clients, id: SequenceId) {
+    if let Some(event) = engine.cancel(id) {
+        tell(engine, clients, event);
+    }
+}
+
 /// Passes an event on; a client that is gone has cancelled its request.
-fn tell(engine: &mut Engine, clients: &mut HashMap<SequenceId, Sender<Event>>, event: Event) {
+fn tell(engine: &mut Engine, clients: &mut Clients, event: Event) {
     let (id, ends) = match &event {
         Event::Token { sequence, .. } => (*sequence, false),
         Event::Finished { sequence, .. } => (*sequence, true),
     };
-    let gone = clients.get(&id).is_some_and(|client| client.send(event).is_err());
+    let gone = clients.clients.get_mut(&id).is_some_and(|(_, client)| !client.event(event));
     if gone {
         engine.cancel(id);
     }
     if gone || ends {
-        clients.remove(&id);
+        clients.remove(id);
     }
 }

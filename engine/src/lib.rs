@@ -14,6 +14,7 @@ pub mod model;
 pub mod plan;
 pub mod pools;
 pub mod prefix;
+pub mod progress;
 pub mod rope;
 pub mod runner;
 pub mod scheduler;

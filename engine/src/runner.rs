@@ -14,6 +14,7 @@ use crate::collective::{Collective, Solo, ThreadRank};
 use crate::geometry::CacheShape;
 use crate::ids::TokenId;
 use crate::model::{LoadError, Model};
+use crate::progress::Part;
 use crate::step::{Sampled, StepEntry, StepOutput, StepPlan};
 
 /// Why a step did not run.
@@ -147,6 +148,8 @@ pub struct Runner {
     plans: Vec<Sender<Arc<StepPlan>>>,
     answers: Receiver<Answer>,
     threads: Vec<JoinHandle<()>>,
+    /// Steps that wait at every rank, and layers that it has done.
+    parts: Vec<Arc<Part>>,
     /// Answers by rank that no step has been gathered from yet.
     early: Vec<VecDeque<StepOutput>>,
     in_flight: usize,
@@ -167,16 +170,19 @@ impl Runner {
             _ => ThreadRank::group(ranks).into_iter().map(Some).collect(),
         };
         let early = vec![VecDeque::new(); group.len()];
-        let mut runner = Self { plans: Vec::new(), answers, threads: Vec::new(), early, in_flight: 0 };
+        let mut runner =
+            Self { plans: Vec::new(), answers, threads: Vec::new(), parts: Vec::new(), early, in_flight: 0 };
         for (rank, end) in group.into_iter().enumerate() {
             let (plans, inbox) = channel::<Arc<StepPlan>>();
             let (make, answer) = (Arc::clone(&make), answer.clone());
+            let part = Part::new(format!("rank {rank}"), Vec::new());
+            runner.parts.push(Arc::clone(&part));
             let body = move || {
                 let collective: Box<dyn Collective<O>> = match end {
                     Some(end) => Box::new(end),
                     None => Box::new(Solo),
                 };
-                serve(rank as u32, shape, || make(rank as u32, collective), &inbox, &answer);
+                serve(rank as u32, shape, || make(rank as u32, collective), &inbox, &answer, &part);
             };
             let named = std::thread::Builder::new().name(format!("rank {rank}"));
             let thread = named.spawn(body).map_err(|e| RunError::Stopped(Some(e.to_string())))?;
@@ -191,11 +197,17 @@ impl Runner {
     /// Hands a step to every rank.
     pub fn submit(&mut self, plan: StepPlan) -> Result<(), RunError> {
         let plan = Arc::new(plan);
-        for plans in &self.plans {
+        for (plans, part) in self.plans.iter().zip(&self.parts) {
+            part.arrive();
             plans.send(Arc::clone(&plan)).map_err(|_| self.why_stopped())?;
         }
         self.in_flight += 1;
         Ok(())
+    }
+
+    /// How far every rank is.
+    pub fn parts(&self) -> &[Arc<Part>] {
+        &self.parts
     }
 
     /// Steps handed over and not waited for.
@@ -252,9 +264,13 @@ fn serve<O: Ops>(
     make: impl FnOnce() -> Result<Model<O>, RunError>,
     plans: &Receiver<Arc<StepPlan>>,
     answer: &Sender<Answer>,
+    part: &Arc<Part>,
 ) {
     let mut runner = match make() {
-        Ok(model) => RankRunner::new(model, shape, rank),
+        Ok(mut model) => {
+            model.report(Arc::clone(part));
+            RankRunner::new(model, shape, rank)
+        }
         Err(error) => {
             let _ = answer.send((rank, Err(error)));
             return;
@@ -265,6 +281,7 @@ fn serve<O: Ops>(
     }
     while let Ok(plan) = plans.recv() {
         let output = runner.run(&plan);
+        part.leave();
         let failed = output.is_err();
         if answer.send((rank, output)).is_err() || failed {
             return;

@@ -136,6 +136,11 @@ impl Scheduler {
         self.running.len()
     }
 
+    /// Requests that wait, run, or still hold pages.
+    pub fn num_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
     /// Counts since the start.
     pub fn stats(&self) -> SchedulerStats {
         self.stats

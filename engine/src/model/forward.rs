@@ -15,6 +15,8 @@ use super::workspace::{Limits, RankShape, StepArrays, Workspace};
 use crate::batch::Batch;
 use crate::collective::Collective;
 use crate::config::ModelConfig;
+use crate::progress::Part;
+use std::sync::Arc;
 
 /// One rank of a model.
 pub struct Model<O: Ops> {
@@ -29,6 +31,7 @@ pub struct Model<O: Ops> {
     pub(super) limits: Limits,
     pub(super) collective: Box<dyn Collective<O>>,
     pub(super) draft: DraftArrays<O::Buffer>,
+    pub(super) progress: Arc<Part>,
 }
 
 /// What a model is made of.
@@ -73,7 +76,13 @@ impl<O: Ops> Model<O> {
         let Parts { config, numerics, shape, limits, weights, caches, collective } = parts;
         let work = Workspace::new(&ops, &config, &numerics, &shape, &limits, weights.mtp.is_some())?;
         let (arrays, draft) = (StepArrays::new(), DraftArrays::new());
-        Ok(Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft })
+        let progress = Part::new("model", Vec::new());
+        Ok(Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft, progress })
+    }
+
+    /// Counts finished layers there from now on.
+    pub fn report(&mut self, progress: Arc<Part>) {
+        self.progress = progress;
     }
 
     /// The implementation.
@@ -98,7 +107,8 @@ impl<O: Ops> Model<O> {
 
     /// [`Model::forward`] under a probe.
     pub fn forward_with(&mut self, batch: &Batch, probe: &mut dyn Probe<O>) -> Result<Vec<i32>, OpsError> {
-        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, .. } = self;
+        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, progress, .. } =
+            self;
         arrays.put(ops, batch)?;
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
         ops.embed(Embed {
@@ -115,6 +125,7 @@ impl<O: Ops> Model<O> {
             let rope = if layer.attn.compressor.is_some() { &weights.rope_compress } else { &weights.rope_window };
             let cache = &mut caches.layers[index];
             run_layer(&step, index, layer, rope, cache, work, collective.as_mut(), probe)?;
+            progress.tick();
         }
         step.logits(&weights.head, weights.lm_head.weight(), work)?;
         let n = batch.logits_rows.len() as u32;

@@ -68,7 +68,7 @@ impl<O: Ops> Model<O> {
         next_ids: &[i32],
         probe: &mut dyn Probe<O>,
     ) -> Result<Vec<i32>, OpsError> {
-        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft } = self;
+        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft, .. } = self;
         let mtp = weights.mtp.as_ref().expect("asked for a draft without a draft layer");
         let (t, d, hc, dtype) = (batch.t, config.hidden_size, config.hc_mult, numerics.activations);
         draft.put(ops, hc, next_ids)?;

@@ -249,6 +249,51 @@ fn clients_on_threads() {
     engine.finish().expect("everything has ended well");
 }
 
+/// A client that goes away before it is answered, while it waits, or between tokens leaves nothing behind, and the loop shows it.
+#[test]
+fn requests_are_withdrawn_by_ticket() {
+    struct Deaf(std::sync::mpsc::Sender<Event>);
+    impl engine::engine::Client for Deaf {
+        fn answer(&mut self, added: Result<engine::ids::SequenceId, engine::scheduler::AddError>) -> bool {
+            added.is_ok()
+        }
+        fn event(&mut self, event: Event) -> bool {
+            self.0.send(event).is_ok()
+        }
+    }
+    let request = Request { max_tokens: 150, ..tiny_requests()[0].clone() };
+    let engine =
+        EngineThread::spawn(Setup { schedule: Schedule::Overlap, ..Setup::new(&TINY) }.engine()).expect("a thread");
+    let idle = engine.snapshot();
+    let (events, received) = std::sync::mpsc::channel();
+    // More than run at once: some are withdrawn while they wait.
+    let tickets: Vec<_> =
+        (0..20).map(|_| engine.submit(request.clone(), Box::new(Deaf(events.clone()))).expect("runs")).collect();
+    drop(events);
+    received.recv().expect("a token");
+    assert!(engine.snapshot().running > 0);
+    for &ticket in tickets.iter().chain(&tickets) {
+        engine.withdraw(ticket).expect("runs");
+    }
+    let ends = received.iter().filter(|event| matches!(event, Event::Finished { reason: FinishReason::Cancelled, .. }));
+    assert_eq!(ends.count(), 20);
+    // The next request runs alone, and its end is the last thing that happens.
+    let (_, alone) = engine.add(Request { max_tokens: 1, ..request }).expect("runs").expect("fits");
+    assert_eq!(alone.iter().count(), 2);
+    let parts = engine.parts();
+    let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+    assert_eq!(names, ["rank 0", "engine", "commands"]);
+    assert!(parts.iter().all(|part| part.done > 0), "{parts:?}");
+    assert!(parts[0].done >= parts[1].done * u64::from(TINY.config().num_layers()), "a rank counts layers: {parts:?}");
+    assert!(engine.ended().is_none());
+    while engine.snapshot().compressed.free < idle.compressed.free || engine.parts().iter().any(|part| part.waiting > 0)
+    {
+        std::thread::yield_now();
+    }
+    assert_eq!(engine.snapshot().window, idle.window);
+    engine.finish().expect("everything has ended well");
+}
+
 /// Requests inside the failed step, waiting behind it, and not yet looked at: each ends once, with the reason.
 #[test]
 fn a_failed_step_ends_every_request() {
