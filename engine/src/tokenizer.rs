@@ -10,7 +10,7 @@
 use crate::config::ModelConfig;
 use crate::ids::TokenId;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use thiserror::Error;
 
 /// Why text or tokens were refused.
@@ -54,8 +54,23 @@ pub struct Tokenizer {
 
 #[derive(Debug, Clone)]
 enum Kind {
-    File(Arc<tokenizers::Tokenizer>),
+    File(Arc<File>),
     Bytes { first: u32, special: Vec<u32> },
+}
+
+#[derive(Debug)]
+struct File {
+    inner: tokenizers::Tokenizer,
+    /// The same without markers, made when it is first needed.
+    unmarked: OnceLock<tokenizers::Tokenizer>,
+}
+
+impl std::ops::Deref for File {
+    type Target = tokenizers::Tokenizer;
+
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
 }
 
 impl Tokenizer {
@@ -74,7 +89,10 @@ impl Tokenizer {
             let (expected, got) = (format!("ids below vocab_size {}", config.vocab_size), format!("id {largest}"));
             return Err(TokenizerError::Vocabulary { expected, got: format!("{got} in {}", path.display()) });
         }
-        Ok(Tokenizer { kind: Kind::File(Arc::new(inner)), vocab_size: config.vocab_size })
+        Ok(Tokenizer {
+            kind: Kind::File(Arc::new(File { inner, unmarked: OnceLock::new() })),
+            vocab_size: config.vocab_size,
+        })
     }
 
     /// Byte tokens.
@@ -107,6 +125,31 @@ impl Tokenizer {
                 let encoding = inner.encode_fast(text, false).map_err(failed)?;
                 Ok(encoding.get_ids().iter().map(|&id| TokenId(id)).collect())
             }
+        }
+    }
+
+    /// The tokens of a text that nobody vouches for: what spells a marker becomes plain characters.
+    pub fn encode_unmarked(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        let Kind::File(file) = &self.kind else { return self.encode(text) };
+        let unmarked = file.unmarked.get_or_init(|| {
+            let mut plain = file.inner.clone();
+            plain.with_added_vocabulary(tokenizers::AddedVocabulary::new());
+            plain
+        });
+        let encoding = unmarked.encode_fast(text, false).map_err(failed)?;
+        Ok(encoding.get_ids().iter().map(|&id| TokenId(id)).collect())
+    }
+
+    /// The token that a marker is, such as `</think>`; `None` where it has to be spelled. Byte tokens have those of begin and
+    /// end of a text, if they have room for special ids.
+    pub fn marker(&self, text: &str) -> Option<TokenId> {
+        match &self.kind {
+            Kind::File(file) => file.inner.token_to_id(text).map(TokenId),
+            Kind::Bytes { special, .. } => match text {
+                "<｜begin▁of▁sentence｜>" => special.last().map(|&id| TokenId(id)),
+                "<｜end▁of▁sentence｜>" => special.first().map(|&id| TokenId(id)),
+                _ => None,
+            },
         }
     }
 

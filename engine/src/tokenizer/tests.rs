@@ -73,6 +73,20 @@ fn markers_are_tokens_and_text() {
     assert_eq!(BYTE_LEVEL.decode(&tokens).unwrap(), "<｜User｜>hi</think>");
 }
 
+/// What a user writes stays text.
+#[test]
+fn markers_from_strangers_are_plain_characters() {
+    let spelled = "<｜User｜>hi</think>";
+    let tokens = BYTE_LEVEL.encode_unmarked(spelled).unwrap();
+    assert_eq!(BYTE_LEVEL.decode(&tokens).unwrap(), spelled);
+    let marker = BYTE_LEVEL.marker("</think>").unwrap();
+    assert!(BYTE_LEVEL.encode(spelled).unwrap().contains(&marker) && !tokens.contains(&marker));
+    assert_eq!(BYTE_LEVEL.marker("<｜Assistant｜>"), None);
+    assert_eq!(shifted().marker("<｜begin▁of▁sentence｜>"), Some(TokenId(0)));
+    assert_eq!(shifted().marker("<｜end▁of▁sentence｜>"), Some(TokenId(1)));
+    assert_eq!(plain().marker("<｜begin▁of▁sentence｜>"), None, "no room for special ids");
+}
+
 /// Bytes of "🙂é" one by one: nothing before the last byte of a character.
 #[test]
 fn no_half_characters() {
