@@ -1,0 +1,51 @@
+//! The OpenAI-shaped interface: bodies to requests, tokens to text, text to answers.
+
+pub mod choice;
+pub mod error;
+pub mod fields;
+pub mod job;
+pub mod prompt;
+pub mod stop;
+pub mod text;
+pub mod wire;
+
+use engine::ids::TokenId;
+use engine::tokenizer::Tokenizer;
+
+/// The model that is served.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// Name in requests and answers.
+    pub name: String,
+    /// Seconds since 1970 when it was loaded.
+    pub created: u64,
+    /// Text to tokens and back.
+    pub tokenizer: Tokenizer,
+    /// Ids are below this.
+    pub vocab_size: u32,
+    /// Tokens of a text at most, generated ones included.
+    pub context: u32,
+    /// Tokens that end a text.
+    pub eos: Vec<TokenId>,
+    /// Prompts of one request at most.
+    pub max_prompts: usize,
+}
+
+/// A way in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/chat/completions`
+    Chat,
+}
+
+impl Endpoint {
+    /// Name in figures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Endpoint::Completions => "completions",
+            Endpoint::Chat => "chat",
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! One text on its way to a client.
+
+use super::error::ApiError;
+use super::text::{Piece, Text};
+use crate::backend::{Update, Updates};
+use crate::metrics::Record;
+use engine::ids::TokenId;
+use engine::sequence::FinishReason;
+use std::collections::VecDeque;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Tokens of one text or of several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// Of prompts.
+    pub prompt: u32,
+    /// Of those, from the prefix cache.
+    pub cached: u32,
+    /// Generated, the one that stopped the text included.
+    pub completion: u32,
+}
+
+impl std::ops::AddAssign for Tokens {
+    fn add_assign(&mut self, other: Self) {
+        self.prompt += other.prompt;
+        self.cached += other.cached;
+        self.completion += other.completion;
+    }
+}
+
+/// Why a text is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop token or string.
+    Stop,
+    /// The token limit or the context.
+    Length,
+}
+
+impl Finish {
+    /// The word on the wire.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+        }
+    }
+}
+
+/// What comes of a text: pieces, then one end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Text.
+    Piece(Piece),
+    /// Nothing follows.
+    End(Finish, Tokens),
+}
+
+/// A text that is being generated. Dropped, it is cancelled.
+#[derive(Debug)]
+pub struct Choice {
+    updates: Updates,
+    text: Text,
+    /// Tokens that end the text and are not part of it.
+    stop: Vec<TokenId>,
+    tokens: Tokens,
+    ready: VecDeque<Part>,
+    record: Record,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Choice {
+    /// A text of a request that was handed over, with its place among those in flight.
+    pub fn new(
+        updates: Updates,
+        text: Text,
+        stop: Vec<TokenId>,
+        prompt: usize,
+        record: Record,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        let tokens = Tokens { prompt: prompt as u32, ..Tokens::default() };
+        Self { updates, text, stop, tokens, ready: VecDeque::new(), record, _place: place }
+    }
+
+    /// The next part.
+    ///
+    /// # Errors
+    /// The request was refused, or whoever computes failed. Nothing comes after an error or an end.
+    pub async fn next(&mut self) -> Result<Part, ApiError> {
+        loop {
+            if let Some(part) = self.ready.pop_front() {
+                return Ok(part);
+            }
+            let update = self.updates.next().await;
+            let taken = self.take(update);
+            if let Err(error) = &taken {
+                self.record.end(error.kind);
+            }
+            taken?;
+        }
+    }
+
+    fn take(&mut self, update: Update) -> Result<(), ApiError> {
+        let wrong = |error: engine::tokenizer::TokenizerError| ApiError::failed(error.to_string());
+        match update {
+            // What comes behind a stop string was computed before the cancellation arrived.
+            Update::Token(_) if self.text.stopped() => {}
+            Update::Token(token) => {
+                self.tokens.completion += 1;
+                self.record.token();
+                if !self.stop.contains(&token) {
+                    let pieces = self.text.push(token).map_err(wrong)?;
+                    self.ready.extend(pieces.into_iter().map(Part::Piece));
+                    if self.text.stopped() {
+                        self.updates.cancel();
+                    }
+                }
+            }
+            Update::Finished { reason, usage } => {
+                self.tokens.cached = usage.cached_tokens;
+                let finish = match reason {
+                    // Whatever else happened since: the text was complete.
+                    _ if self.text.stopped() => Finish::Stop,
+                    FinishReason::Stop(_) => Finish::Stop,
+                    FinishReason::MaxTokens | FinishReason::ContextLimit => Finish::Length,
+                    FinishReason::Failed(why) => return Err(ApiError::failed(why)),
+                    FinishReason::Cancelled => {
+                        return Err(ApiError::unavailable("the request was cancelled by the server"));
+                    }
+                };
+                let pieces = self.text.finish().map_err(wrong)?;
+                let finish = if self.text.stopped() { Finish::Stop } else { finish };
+                self.ready.extend(pieces.into_iter().map(Part::Piece));
+                self.ready.push_back(Part::End(finish, self.tokens));
+                self.record.end(finish.word());
+            }
+            Update::Refused(refusal) => return Err(refusal.into()),
+            Update::Lost(why) => return Err(ApiError::unavailable(why)),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+use super::*;
+use engine::config::ModelConfig;
+use engine::tokenizer::Tokenizer;
+use serde_json::json;
+
+fn served() -> Served {
+    let config = ModelConfig::tiny();
+    Served {
+        name: "tiny".into(),
+        created: 0,
+        tokenizer: Tokenizer::bytes(&config).unwrap(),
+        vocab_size: config.vocab_size,
+        context: 100,
+        eos: vec![TokenId(1)],
+        max_prompts: 3,
+    }
+}
+
+fn completion(body: Value) -> Result<Job, ApiError> {
+    read(Endpoint::Completions, &served(), body.to_string().as_bytes(), 7)
+}
+
+fn chat(body: Value) -> Result<Job, ApiError> {
+    read(Endpoint::Chat, &served(), body.to_string().as_bytes(), 7)
+}
+
+fn message_of(job: Result<Job, ApiError>) -> String {
+    job.unwrap_err().message
+}
+
+#[test]
+fn prompts_of_every_form() {
+    let prompts = |prompt: Value| -> Vec<Vec<u32>> {
+        let job = completion(json!({ "prompt": prompt })).unwrap();
+        job.requests.iter().map(|request| request.prompt.iter().map(|id| id.0).collect()).collect()
+    };
+    assert_eq!(prompts(json!("ab")), [[97, 98]]);
+    assert_eq!(prompts(json!([1, 2])), [[1, 2]]);
+    assert_eq!(prompts(json!(["a", "b"])), [[97], [98]]);
+    assert_eq!(prompts(json!([[1], [2], [3]])), [[1], [2], [3]]);
+    for (prompt, message) in [
+        (json!(null), "prompt: expected a string, token ids, or a list of strings or of token ids, got nothing"),
+        (json!([]), "prompt: expected a string, token ids, or a list of strings or of token ids, got an array of 0"),
+        (json!(""), "prompt: expected at least one token, got none"),
+        (json!([[]]), "prompt: expected at least one token, got none"),
+        (json!([1, "a"]), "prompt[1]: expected a token id below 256, got \"a\""),
+        (json!([[1, 256]]), "prompt[0][1]: expected a token id below 256, got 256"),
+        (json!([1.5]), "prompt[0]: expected a token id below 256, got 1.5"),
+        (json!(["a", 1]), "prompt[1]: expected a string or token ids, got 1"),
+        (json!(["a", "a", "a", "a"]), "prompt: expected at most 3 prompts, got 4"),
+        (json!("a".repeat(100)), "prompt: expected fewer than 100 tokens (the context of this server), got 100"),
+    ] {
+        assert_eq!(message_of(completion(json!({ "prompt": prompt }))), message);
+    }
+}
+
+#[test]
+fn options() {
+    let job = completion(json!({ "prompt": "ab" })).unwrap();
+    let request = &job.requests[0];
+    assert_eq!((request.max_tokens, request.stop.clone()), (16, vec![TokenId(1)]));
+    assert_eq!(request.sampling, Sampling { temperature: 1.0, seed: 7 });
+    assert!(!job.stream && !job.include_usage && job.stops.is_empty());
+    let job = completion(json!({
+        "prompt": ["a", "b"], "max_tokens": 99, "temperature": 0, "seed": -1, "stop": ["x", "yz"], "stop_token_ids": [5],
+        "ignore_eos": true, "stream": true, "stream_options": { "include_usage": true }, "model": "tiny",
+        "n": 1, "top_p": 1.0, "top_k": -1, "logprobs": null, "logit_bias": {}, "presence_penalty": 0.0, "user": "somebody",
+    }))
+    .unwrap();
+    assert_eq!(job.requests[1].sampling, Sampling { temperature: 0.0, seed: 0 }, "the second text has the next seed");
+    assert_eq!((job.requests[0].max_tokens, &job.requests[0].stop), (99, &vec![TokenId(5)]));
+    assert!(job.stream && job.include_usage);
+    assert_eq!(job.stops, ["x", "yz"]);
+    assert_eq!(completion(json!({ "prompt": "a", "stop": "q" })).unwrap().stops, ["q"]);
+    assert_eq!(completion(json!({ "prompt": "a".repeat(95) })).unwrap().requests[0].max_tokens, 5);
+    assert_eq!(completion(json!({ "prompt": "a", "seed": u64::MAX })).unwrap().requests[0].sampling.seed, u64::MAX);
+}
+
+#[test]
+fn refusals_name_the_field() {
+    for (field, value, rest) in [
+        ("max_tokens", json!(0), "expected a whole number from 1 to 4294967295, got 0"),
+        ("max_tokens", json!(99), "expected at most 98 (a context of 100 tokens, 2 of them prompt), got 99"),
+        ("max_tokens", json!(1e300), "expected a whole number from 1 to 4294967295, got 1e+300"),
+        ("temperature", json!(-0.5), "expected a number from 0, got -0.5"),
+        ("temperature", json!(1e39), "expected a number from 0, got 1e+39"),
+        ("seed", json!(1.5), "expected a whole number of 64 bits, got 1.5"),
+        ("stop", json!(""), "expected strings of 1 to 1024 bytes, got \"\""),
+        ("stop", json!(vec!["a"; 17]), "expected a string or up to 16 of them, got an array of 17"),
+        ("stop_token_ids", json!({}), "expected an array, got an object"),
+        ("stream", json!("yes"), "expected true or false, got \"yes\""),
+        ("stream_options", json!({}), "expected stream to be true beside it, got a request without a stream"),
+        ("n", json!(2), "expected 1 (nothing else is supported), got 2"),
+        ("top_p", json!(0.9), "expected 1 (nothing else is supported), got 0.9"),
+        ("top_k", json!(40), "expected -1 or 0 (nothing else is supported), got 40"),
+        ("logprobs", json!(5), "expected false (nothing else is supported), got 5"),
+        (
+            "tools",
+            json!([{}]),
+            "expected nothing, since tools are not supported yet (nothing else is supported), got an array of 1",
+        ),
+        (
+            "response_format",
+            json!({ "type": "json_object" }),
+            "expected {\"type\": \"text\"} (nothing else is supported), got an object",
+        ),
+        (
+            "messages",
+            json!([]),
+            "expected nothing: those go to /v1/chat/completions (nothing else is supported), got an array of 0",
+        ),
+        ("ignore_eos", json!(1), "expected true or false, got 1"),
+    ] {
+        let mut body = json!({ "prompt": "ab" });
+        body[field] = value;
+        let error = completion(body).unwrap_err();
+        assert_eq!(error.message, format!("{field}: {rest}"));
+        assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(field)));
+    }
+    let error = completion(json!({ "prompt": "a", "model": "other" })).unwrap_err();
+    assert_eq!((error.status.as_u16(), error.message.as_str()), (404, "model: expected \"tiny\", got \"other\""));
+    for body in ["", "{", "[]", "3", "{\"prompt\": \"\\ud800\"}", "{\"prompt\": 1e999}", "\u{feff}{}"] {
+        assert_eq!(
+            read(Endpoint::Completions, &served(), body.as_bytes(), 0).unwrap_err().status.as_u16(),
+            400,
+            "{body}"
+        );
+    }
+    assert!(
+        read(Endpoint::Completions, &served(), b"{\"prompt\": \"\xff\"}", 0).unwrap_err().message.starts_with("body: ")
+    );
+}
+
+#[test]
+fn chats() {
+    let text = |body: Value| {
+        let job = chat(body).unwrap();
+        (served().tokenizer.decode(&job.requests[0].prompt).unwrap(), job.start, job.requests[0].max_tokens)
+    };
+    let hi = json!([{ "role": "user", "content": "hi" }]);
+    let off = "<｜begin▁of▁sentence｜><｜User｜>hi<｜Assistant｜></think>";
+    // 29 + 12 + 2 + 17 + 8 bytes; the rest of the context may be generated.
+    assert_eq!(
+        text(json!({ "messages": hi, "thinking": { "type": "disabled" } })),
+        (off.into(), Start::Answer, 100 - 68)
+    );
+    assert_eq!(text(json!({ "messages": hi, "reasoning_effort": "none" })).0, off);
+    assert_eq!(text(json!({ "messages": hi, "chat_template_kwargs": { "thinking": false } })).0, off);
+    let parts =
+        json!([{ "role": "user", "content": [{ "type": "text", "text": "h" }, { "type": "text", "text": "i" }] }]);
+    assert!(text(json!({ "messages": parts, "reasoning_effort": "none" })).0.contains("h\n\ni"));
+    let low = text(json!({ "messages": hi, "reasoning_effort": "low", "max_completion_tokens": 3 }));
+    assert!(low.0.ends_with("<｜Assistant｜><think>"));
+    assert_eq!((low.1, low.2), (Start::Reasoning, 3));
+    let long = message_of(chat(json!({ "messages": hi })));
+    assert!(long.starts_with("messages: expected fewer than 100 tokens"), "thinking is the default: {long}");
+}
+
+#[test]
+fn chat_refusals() {
+    let one = |message: Value| message_of(chat(json!({ "messages": [message], "reasoning_effort": "none" })));
+    assert_eq!(one(json!(1)), "messages[0]: expected an object, got 1");
+    assert_eq!(
+        one(json!({ "role": "user" })),
+        "messages[0].content: expected a string or a list of text parts, got nothing"
+    );
+    assert!(one(json!({ "role": "tool", "content": "x" })).ends_with("got \"tool\": tools are not supported yet"));
+    assert!(one(json!({ "role": "assistant", "tool_calls": [1] })).contains("tools are not supported yet"));
+    assert!(one(json!({ "role": "king", "content": "" })).ends_with("got \"king\""));
+    let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);
+    assert!(one(json!({ "role": "user", "content": image })).ends_with("got \"image_url\""));
+    assert_eq!(message_of(chat(json!({}))), "messages: expected at least one message, got none");
+    let prefixes = json!([{ "role": "assistant", "content": "a", "prefix": true }, { "role": "user", "content": "b" }]);
+    assert_eq!(
+        message_of(chat(json!({ "messages": prefixes }))),
+        "messages[0].prefix: expected false but in the last message, got true"
+    );
+    let hi = json!([{ "role": "user", "content": "hi" }]);
+    assert!(message_of(chat(json!({ "messages": hi, "reasoning_effort": "huge" }))).ends_with("got \"huge\""));
+    let both = json!({ "messages": hi, "max_tokens": 1, "max_completion_tokens": 2 });
+    assert_eq!(message_of(chat(both)), "max_completion_tokens: expected the same as max_tokens, 1, got 2");
+}

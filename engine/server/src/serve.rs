@@ -1,0 +1,93 @@
+//! Connections: accepted, bounded, and finished when the server goes.
+
+use crate::http::{App, router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Every answer was finished.
+    All,
+    /// So many texts were cut off at the deadline.
+    Cut(usize),
+}
+
+/// Serves until `stop`, then takes nothing new and finishes what it has within `drain`.
+pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Output = ()>, drain: Duration) -> Drained {
+    let routes = TowerToHyperService::new(router(Arc::clone(&app)));
+    let places = Arc::new(Semaphore::new(app.limits().connections.min(Semaphore::MAX_PERMITS)));
+    let (close, closing) = watch::channel(false);
+    let mut connections = JoinSet::new();
+    let mut stop = pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            accepted = listener.accept() => accepted,
+            // Ended connections leave the set as they end.
+            Some(_) = connections.join_next() => continue,
+        };
+        match (accepted, Arc::clone(&places).try_acquire_owned()) {
+            (Ok((stream, _)), Ok(place)) => {
+                let (routes, app, closing) = (routes.clone(), Arc::clone(&app), closing.clone());
+                connections.spawn(async move {
+                    let _place = place;
+                    let _open = app.metrics().connection();
+                    connection(stream, routes, app.limits().head_time, closing).await;
+                });
+            }
+            (Ok((_, peer)), Err(_)) => tracing::warn!(%peer, limit = app.limits().connections, "too many connections"),
+            (Err(error), _) => {
+                // Out of files, most likely: others have to end first.
+                tracing::warn!(%error, "accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    drop(listener);
+    app.drain();
+    // Fails if there is no connection.
+    let _ = close.send(true);
+    let all = async { while connections.join_next().await.is_some() {} };
+    match tokio::time::timeout(drain, all).await {
+        Ok(()) => Drained::All,
+        Err(_) => {
+            let cut = app.in_flight();
+            connections.shutdown().await;
+            if cut == 0 { Drained::All } else { Drained::Cut(cut) }
+        }
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    routes: TowerToHyperService<axum::Router>,
+    head_time: Duration,
+    mut closing: watch::Receiver<bool>,
+) {
+    // A token is a small packet that nobody should hold back.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "nodelay");
+    }
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(head_time);
+    let told = async { _ = closing.wait_for(|closing| *closing).await };
+    let mut serving = pin!(http.serve_connection(TokioIo::new(stream), routes));
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = told => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection");
+    }
+}

@@ -1,0 +1,9 @@
+//! The server over real sockets: with a small engine behind it, and with a scripted one.
+
+mod cancel;
+mod client;
+mod fake;
+mod health;
+mod hostile;
+mod rig;
+mod texts;
