@@ -1,7 +1,6 @@
-//! Activations of either type as f32, and the batch row by row.
+//! Activations of either type as f32.
 
 use super::numbers::{narrow_bf16, widen_bf16};
-use rayon::prelude::*;
 use reference::ops::Dtype;
 
 /// Bytes of an element as an index.
@@ -36,18 +35,5 @@ pub(super) fn store(dtype: Dtype, values: &[f32], bytes: &mut [u8]) {
 pub(super) fn store_f32(values: &[f32], bytes: &mut [u8]) {
     for (x, word) in values.iter().zip(bytes.chunks_exact_mut(4)) {
         word.copy_from_slice(&x.to_le_bytes());
-    }
-}
-
-/// Rows of the batch up to which no thread is woken.
-const ALONE: usize = 4;
-
-/// Calls `work(row, bytes)` for the rows of an output, on several threads when there are many.
-pub(super) fn each_row(out: &mut [u8], rows: usize, row_bytes: usize, work: impl Fn(usize, &mut [u8]) + Sync) {
-    let out = &mut out[..rows * row_bytes];
-    if rows <= ALONE {
-        out.chunks_exact_mut(row_bytes).enumerate().for_each(|(row, bytes)| work(row, bytes));
-    } else {
-        out.par_chunks_exact_mut(row_bytes).enumerate().for_each(|(row, bytes)| work(row, bytes));
     }
 }

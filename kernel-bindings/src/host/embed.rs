@@ -3,13 +3,15 @@
 use reference::ops::Embed;
 
 use super::HostBuffer;
-use super::elements::{each_row, size};
+use super::elements::size;
 use super::numbers::s32_at;
+use super::rows::for_rows;
 
 pub(super) fn run(args: Embed<'_, HostBuffer>) {
     let row_bytes = args.d as usize * size(args.dtype);
     let (table, ids) = (&args.table.bytes, &args.ids.bytes);
-    each_row(&mut args.out.bytes, args.t as usize, args.copies as usize * row_bytes, |token, out| {
+    let copies = args.copies as usize;
+    for_rows(&mut args.out.bytes, copies * row_bytes, args.t as usize, copies * row_bytes / 32, |token, out| {
         let id = u32::try_from(s32_at(ids, token)).ok().filter(|&id| id < args.vocab);
         match id {
             Some(id) => {

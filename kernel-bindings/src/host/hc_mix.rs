@@ -7,7 +7,7 @@
 use super::HostBuffer;
 use super::elements::{load, load_f32, size, store, store_f32};
 use super::simd::widest;
-use rayon::prelude::*;
+use super::threads;
 use reference::ops::HcMix;
 
 const HC: usize = 4;
@@ -70,21 +70,15 @@ pub(super) fn run(args: HcMix<'_, HostBuffer>) {
         Some(mixing) => (&mut mixing.post.bytes[..4 * HC * t], &mut mixing.comb.bytes[..4 * HC * HC * t]),
         None => (&mut [][..], &mut [][..]),
     };
-    if t <= 1 {
-        if t == 1 {
-            group((0, out, post, comb));
-        }
-        return;
-    }
     // Small batches are spread over the threads, large ones go in whole groups.
-    let tokens = t.div_ceil(rayon::current_num_threads()).clamp(1, GROUP);
-    let pieces = out.par_chunks_mut(tokens * d * bytes);
+    let together = t.div_ceil(threads::count()).clamp(1, GROUP);
+    let pieces = out.chunks_mut(together * d * bytes);
     if iters.is_some() {
-        let mixing = post.par_chunks_mut(4 * HC * tokens).zip(comb.par_chunks_mut(4 * HC * HC * tokens));
+        let mixing = post.chunks_mut(4 * HC * together).zip(comb.chunks_mut(4 * HC * HC * together));
         let all = pieces.zip(mixing).enumerate();
-        all.for_each(|(i, (out, (post, comb)))| group((i * tokens, out, post, comb)));
+        threads::share(all, |(i, (out, (post, comb)))| group((i * together, out, post, comb)));
     } else {
-        pieces.enumerate().for_each(|(i, out)| group((i * tokens, out, &mut [], &mut [])));
+        threads::share(pieces.enumerate(), |(i, out)| group((i * together, out, &mut [], &mut [])));
     }
 }
 

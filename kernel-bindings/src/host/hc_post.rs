@@ -3,7 +3,8 @@
 use reference::ops::HcPost;
 
 use super::HostBuffer;
-use super::elements::{each_row, load, load_f32, size, store};
+use super::elements::{load, load_f32, size, store};
+use super::rows::for_rows;
 
 const HC: usize = 4;
 /// Channels at a time.
@@ -13,7 +14,7 @@ pub(super) fn run(args: HcPost<'_, HostBuffer>) {
     let (d, dtype) = (args.d as usize, args.dtype);
     let bytes = size(dtype);
     let (y, post, comb) = (&args.y.bytes, &args.post.bytes, &args.comb.bytes);
-    each_row(&mut args.streams.bytes, args.t as usize, HC * d * bytes, |token, streams| {
+    for_rows(&mut args.streams.bytes, HC * d * bytes, args.t as usize, HC * d, |token, streams| {
         let (mut p, mut m) = ([0.0; HC], [0.0; HC * HC]);
         load_f32(&post[4 * HC * token..], &mut p);
         load_f32(&comb[4 * HC * HC * token..], &mut m);

@@ -1,6 +1,5 @@
 //! Index logits: keys are widened a block at a time and multiplied with all heads of a query.
 
-use rayon::prelude::*;
 use reference::ops::{IndexKFormat, Pages};
 use std::ops::Range;
 
@@ -8,6 +7,7 @@ use super::numbers::{e4m3, f32_at, fp4_values, load_f32, s32_at, widen_bf16};
 use super::page_start;
 use super::rows::alone;
 use super::simd::{Simd, WithSimd, widest};
+use super::threads;
 use super::tiles::{self, Blocks, Scratch};
 
 /// Columns of a task: the query is packed once for all of them.
@@ -55,7 +55,7 @@ impl Call<'_> {
         if alone(self.work(range.len())) {
             logits.chunks_mut(4 * STRETCH).enumerate().for_each(stretch);
         } else {
-            logits.par_chunks_mut(4 * STRETCH).enumerate().for_each(stretch);
+            threads::share(logits.chunks_mut(4 * STRETCH).enumerate(), stretch);
         }
     }
 

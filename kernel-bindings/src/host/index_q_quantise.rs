@@ -1,12 +1,12 @@
 //! Index queries in the form of the index keys, head by head, and their weights.
 
-use rayon::prelude::*;
 use reference::ops::{Dtype, IndexKFormat, IndexQQuantise, ScaleRule};
 
 use super::HostBuffer;
 use super::numbers::{clamped_amax, convert, fp4_row, from_ue8m0, load, power_of_two_above, to_e4m3};
-use super::rows::alone;
+use super::rows::piece;
 use super::simd::widest;
+use super::threads;
 
 /// Channels of every format but f32.
 const CHANNELS: usize = 128;
@@ -45,7 +45,7 @@ pub(super) fn run(args: IndexQQuantise<'_, HostBuffer>) {
     let (h, d, heads) = (args.h as usize, format.d() as usize, args.t as usize * args.h as usize);
     let (element, query) = (dtype.bytes() as usize, format.query_head_bytes() as usize);
     let (q, weights, stride) = (&args.q.bytes, &args.weights.bytes, args.stride_weights as usize);
-    let head = |(number, (out, weight)): (usize, (&mut [u8], &mut [u8]))| {
+    let head = |number: usize, (out, weight): (&mut [u8], &mut [u8])| {
         let bytes = d * element;
         let scale = widest(|| quantise(dtype, format, rule, &q[number * bytes..(number + 1) * bytes], out));
         let mut given = [0.0];
@@ -53,10 +53,10 @@ pub(super) fn run(args: IndexQQuantise<'_, HostBuffer>) {
         weight.copy_from_slice(&(given[0] * weight_scale * scale).to_le_bytes());
     };
     let (codes, weights) = (&mut args.index_q.bytes[..query * heads], &mut args.index_weights.bytes[..4 * heads]);
-    if alone(heads * d) {
-        codes.chunks_mut(query).zip(weights.chunks_mut(4)).enumerate().for_each(head);
-    } else {
-        let pairs = codes.par_chunks_mut(query).zip(weights.par_chunks_mut(4));
-        pairs.with_min_len(64).enumerate().for_each(head);
-    }
+    let together = piece(heads, d);
+    let pieces = codes.chunks_mut(query * together).zip(weights.chunks_mut(4 * together)).enumerate();
+    threads::share(pieces, |(first, (codes, weights))| {
+        let heads = codes.chunks_mut(query).zip(weights.chunks_mut(4)).enumerate();
+        heads.for_each(|(number, out)| head(first * together + number, out));
+    });
 }

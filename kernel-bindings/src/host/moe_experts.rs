@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use pulp::bytemuck::{cast_slice, cast_slice_mut};
-use rayon::prelude::*;
 use reference::ops::{Dtype, MoeExperts};
 
 use super::HostBuffer;
 use super::numbers::{exponential, f32_at, s32_at};
 use super::products::{Matrix, Rows, Shared, multiply, parallel, room};
 use super::simd::widest;
+use super::threads;
 
 /// Rows of an expert's matrix that one task multiplies.
 const TASK_ROWS: usize = 64;
@@ -142,7 +142,7 @@ impl Work<'_> {
         };
         if self.parallel {
             let parts = rows.div_ceil(TASK_ROWS);
-            (0..self.experts.len() * parts).into_par_iter().for_each(|i| {
+            threads::share(0..self.experts.len() * parts, |i| {
                 let first = i % parts * TASK_ROWS;
                 task(self.experts[i / parts], first..rows.min(first + TASK_ROWS));
             });

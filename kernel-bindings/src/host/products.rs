@@ -8,13 +8,13 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use pulp::bytemuck::cast_slice;
-use rayon::prelude::*;
 use reference::ops::{Dtype, Weight, WeightFormat};
 
 use super::HostBuffer;
 use super::dots::{Level, ROWS, Storage, VECTORS, dots};
 use super::numbers::{e2m1, e4m3, from_ue8m0, load_f32, widen_bf16};
 use super::simd::widest;
+use super::threads;
 
 /// A weight matrix in memory.
 #[derive(Clone, Copy)]
@@ -165,7 +165,7 @@ const PARALLEL_FROM: usize = 1 << 20;
 
 /// Whether `tokens` times `weights` elements are worth more than one thread. Few tokens wait for memory, not arithmetic.
 pub(super) fn parallel(tokens: usize, weights: usize) -> bool {
-    tokens.max(4) * weights >= PARALLEL_FROM && rayon::current_num_threads() > 1
+    tokens.max(4) * weights >= PARALLEL_FROM && threads::count() > 1
 }
 
 /// Calls `work` for each range of a cut of `0..rows` into pieces of a multiple of eight rows, on all threads if `parallel`.
@@ -173,9 +173,9 @@ pub(super) fn in_pieces(rows: usize, parallel: bool, work: impl Fn(Range<usize>)
     if !parallel {
         return work(0..rows);
     }
-    let pieces = (4 * rayon::current_num_threads()).min(rows.div_ceil(ROWS)).max(1);
+    let pieces = (4 * threads::count()).min(rows.div_ceil(ROWS)).max(1);
     let piece = rows.div_ceil(pieces).next_multiple_of(ROWS);
-    (0..rows.div_ceil(piece)).into_par_iter().for_each(|i| work(i * piece..((i + 1) * piece).min(rows)));
+    threads::share(0..rows.div_ceil(piece), |i| work(i * piece..((i + 1) * piece).min(rows)));
 }
 
 /// Rows of activations as f32 bytes: as they stand, or widened into `scratch`.

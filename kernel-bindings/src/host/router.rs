@@ -5,7 +5,8 @@ use reference::ops::{Router, Routing};
 use super::HostBuffer;
 use super::elements::load_f32;
 use super::numbers::s32_at;
-use rayon::prelude::*;
+use super::rows::piece;
+use super::threads;
 
 const MAX_EXPERTS: usize = 512;
 const MAX_PICKS: usize = 16;
@@ -16,7 +17,7 @@ pub(super) fn run(args: Router<'_, HostBuffer>) {
     if let Routing::Bias(given) = args.routing {
         load_f32(&given.bytes[..4 * experts], &mut bias);
     }
-    let token = |(token, (ids, weights)): (usize, (&mut [u8], &mut [u8]))| {
+    let token = |token: usize, (ids, weights): (&mut [u8], &mut [u8])| {
         let mut s = [0.0; MAX_EXPERTS];
         let s = &mut s[..experts];
         load_f32(&args.scores.bytes[4 * experts * token..], s);
@@ -40,12 +41,12 @@ pub(super) fn run(args: Router<'_, HostBuffer>) {
         }
     };
     let (ids, weights) = (&mut args.expert_ids.bytes[..4 * t * topk], &mut args.expert_weights.bytes[..4 * t * topk]);
-    if t <= 16 {
-        ids.chunks_exact_mut(4 * topk).zip(weights.chunks_exact_mut(4 * topk)).enumerate().for_each(token);
-    } else {
-        let rows = ids.par_chunks_exact_mut(4 * topk).zip(weights.par_chunks_exact_mut(4 * topk));
-        rows.enumerate().with_min_len(16).for_each(token);
-    }
+    let together = piece(t, 8 * experts);
+    let pieces = ids.chunks_mut(4 * topk * together).zip(weights.chunks_mut(4 * topk * together)).enumerate();
+    threads::share(pieces, |(first, (ids, weights))| {
+        let rows = ids.chunks_exact_mut(4 * topk).zip(weights.chunks_exact_mut(4 * topk)).enumerate();
+        rows.for_each(|(row, out)| token(first * together + row, out));
+    });
 }
 
 /// `sqrt(softplus(z))`. Below -20 softplus is the exponential to within f32, whose root has an exponent to spare.

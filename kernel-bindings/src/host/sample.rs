@@ -3,8 +3,8 @@
 use reference::ops::Sample;
 
 use super::HostBuffer;
-use super::elements::each_row;
 use super::numbers::f32_at;
+use super::rows::for_rows;
 
 /// Temperatures up to here are none.
 const COLD: f32 = 1e-5;
@@ -14,7 +14,7 @@ const MOST_NOISE: f32 = 17.5;
 pub(super) fn run(args: Sample<'_, HostBuffer>) {
     let vocab = args.vocab as usize;
     let (logits, temperature, seeds) = (&args.logits.bytes, &args.temperature.bytes, &args.seeds.bytes);
-    each_row(&mut args.out.bytes, args.n as usize, 4, |row, out| {
+    for_rows(&mut args.out.bytes, 4, args.n as usize, vocab, |row, out| {
         let line = &logits[4 * vocab * row..4 * vocab * (row + 1)];
         let key = [f32_at(seeds, 2 * row).to_bits(), f32_at(seeds, 2 * row + 1).to_bits()];
         let chosen = pick(line, f32_at(temperature, row), key);

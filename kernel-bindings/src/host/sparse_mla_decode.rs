@@ -1,11 +1,11 @@
 //! Sparse attention: the rows of a token are widened once for all heads; scores, softmax along the rows, weighted sum.
 
-use rayon::prelude::*;
 use reference::ops::{Dtype, KvFormat, Pages, SlotList, SparseMlaDecode};
 
 use super::numbers::{e4m3, exponential, f32_at, from_ue8m0, load, load_f32, s32_at, store, widen_bf16};
 use super::rows::alone;
 use super::simd::{Simd, WithSimd, widest};
+use super::threads;
 use super::tiles::{self, Blocks, MOST_VECTORS, Scratch};
 use super::{HostBuffer, page_start, place};
 
@@ -37,7 +37,7 @@ pub(super) fn attend(args: SparseMlaDecode<'_, HostBuffer>, max_logits: Option<&
     let width: u32 = call.lists.iter().flatten().map(|list| list.width).sum();
     let alone = alone(2 * t * h * d * width as usize / PRODUCTS_PER_ELEMENT);
     // When tokens are few, threads share the heads of one; each then widens the rows for itself.
-    let threads = if alone { 1 } else { rayon::current_num_threads() };
+    let threads = if alone { 1 } else { threads::count() };
     let heads = h.div_ceil(threads.div_ceil(t.max(1))).max(16);
 
     let mut unwanted = Vec::new();
@@ -59,7 +59,7 @@ pub(super) fn attend(args: SparseMlaDecode<'_, HostBuffer>, max_logits: Option<&
     if alone {
         tasks.into_iter().for_each(widest);
     } else {
-        tasks.into_par_iter().for_each(widest);
+        threads::share(tasks.into_iter(), widest);
     }
 }
 

@@ -1,12 +1,12 @@
 //! Merge of partial results: weights of the splits relative to the largest, then one pass over the channels.
 
-use rayon::prelude::*;
 use reference::ops::SplitCombine;
 
 use super::HostBuffer;
 use super::numbers::f32_at;
 use super::rows::alone;
 use super::simd::to_bf16;
+use super::threads;
 
 const CHANNELS: usize = 512;
 
@@ -45,6 +45,6 @@ pub(super) fn run(args: SplitCombine<'_, HostBuffer>) {
     if alone(splits * t * h * CHANNELS) {
         out.chunks_mut(2 * out_t).zip(lse.chunks_mut(4 * h)).take(t).enumerate().for_each(token);
     } else {
-        out.par_chunks_mut(2 * out_t).zip(lse.par_chunks_mut(4 * h)).take(t).enumerate().for_each(token);
+        threads::share(out.chunks_mut(2 * out_t).zip(lse.chunks_mut(4 * h)).take(t).enumerate(), token);
     }
 }

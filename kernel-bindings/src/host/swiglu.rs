@@ -3,7 +3,8 @@
 use reference::ops::Swiglu;
 
 use super::HostBuffer;
-use super::elements::{each_row, load, size, store};
+use super::elements::{load, size, store};
+use super::rows::for_rows;
 
 /// Channels at a time.
 const RUN: usize = 128;
@@ -12,7 +13,7 @@ pub(super) fn run(args: Swiglu<'_, HostBuffer>) {
     let (inter, dtype, limit) = (args.inter as usize, args.dtype, args.limit);
     let bytes = size(dtype);
     let gate_up = &args.gate_up.bytes;
-    each_row(&mut args.out.bytes, args.t as usize, inter * bytes, |token, out| {
+    for_rows(&mut args.out.bytes, inter * bytes, args.t as usize, 4 * inter, |token, out| {
         let row = &gate_up[2 * inter * bytes * token..2 * inter * bytes * (token + 1)];
         let (gate, up) = row.split_at(inter * bytes);
         let (mut a, mut b) = ([0.0; RUN], [0.0; RUN]);

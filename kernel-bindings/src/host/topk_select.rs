@@ -1,13 +1,13 @@
 //! Top-k: every value becomes an integer that is larger the better the entry is. A sample says how good the chosen ones are
 //! about; among the few that may be as good, the k-th is found in linear time.
 
-use rayon::prelude::*;
 use reference::ops::TopkSelect;
 
 use super::HostBuffer;
 use super::numbers::{f32_at, s32_at};
-use super::rows::alone;
+use super::rows::piece;
 use super::simd::{Simd, WithSimd, widest};
+use super::threads;
 
 /// Values that are looked at to guess the k-th best.
 const SAMPLE: usize = 512;
@@ -95,11 +95,11 @@ pub(super) fn run(args: TopkSelect<'_, HostBuffer>) {
         let n = (s32_at(lens, row).max(0) as usize).min(stride);
         widest(Select { logits: &logits[4 * row * stride..], n, topk })
     };
-    let chosen: Vec<Vec<u32>> = if alone(rows * stride) {
-        (0..rows).map(select).collect()
-    } else {
-        (0..rows).into_par_iter().map(select).collect()
-    };
+    let mut chosen: Vec<Vec<u32>> = vec![Vec::new(); rows];
+    let together = piece(rows, stride);
+    threads::share(chosen.chunks_mut(together).enumerate(), |(first, chosen)| {
+        chosen.iter_mut().enumerate().for_each(|(row, chosen)| *chosen = select(first * together + row));
+    });
 
     let write = |out: &mut HostBuffer, of: &dyn Fn(usize, u32) -> i32| {
         for (row, (line, chosen)) in out.bytes.chunks_exact_mut(4 * topk).zip(&chosen).enumerate() {
