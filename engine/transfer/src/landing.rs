@@ -2,36 +2,20 @@
 //!
 //! The coordinator allots page numbers for all ranks at once (their arenas have one geometry). A room's pages have up to
 //! four owners: the request, the writer, the reader (the ranks copy landed units into cache pages), a host copy. They are
-//! free when nobody owns them. An abort removes the request alone; the writer leaves by [`Proof`] only, never by time. Pages
-//! whose request has gone while a writer is possible are in quarantine; its budget and age name a peer to be torn down,
-//! which is a proof.
+//! free when nobody owns them. An abort removes the request alone; the writer leaves by [`Proof`] only: not by time, not for
+//! a released handle, an error code or a peer that is gone from a list. Pages whose request has gone while a writer is
+//! possible are in quarantine; its budget and age name a peer to be torn down, which is a proof.
 //!
 //! Pure: time is handed in, from one clock of the caller.
 
 use crate::fault::{Faults, Point};
 use crate::ids::{PeerId, RoomKey};
 use crate::layout::{Layout, PagesByClass};
+use crate::room::Proof;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-
-/// Why no peer can write a room's pages any more. Nothing else is a reason: not a timer, not a released handle, not an error
-/// code, not a peer that is gone from a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub enum Proof {
-    /// All posts of the room ended at the side that made them, and it said so (DONE).
-    Terminal,
-    /// ABORT_ACK that says quiet.
-    AbortAck,
-    /// FENCE_ACK: posts up to that number are terminal or will never be made.
-    Fence {
-        /// Number of the last post.
-        upto: u64,
-    },
-    /// The connection is torn down: socket closed and its reader joined, or the transport object destroyed.
-    TornDown,
-}
 
 /// Who may hold pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

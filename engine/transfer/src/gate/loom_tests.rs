@@ -4,7 +4,8 @@
 use super::*;
 use crate::ids::PeerId;
 use crate::ids::RoomKey;
-use crate::landing::{LandingPool, Leaving, Owner, Proof};
+use crate::landing::{LandingPool, Leaving, Owner};
+use crate::room::Proof;
 use loom::sync::atomic::AtomicU64 as Word;
 use loom::thread;
 use std::time::Duration;
@@ -154,7 +155,7 @@ fn landing_pages_are_not_given_away_before_proof() {
             let (pool, bytes) = (pool.clone(), bytes.clone());
             move || {
                 bytes.store(1, Ordering::Relaxed);
-                pool.lock().unwrap().release(key(1), Leaving::Writer(Proof::Terminal), now).unwrap();
+                pool.lock().unwrap().release(key(1), Leaving::Writer(Proof::Done), now).unwrap();
             }
         });
         pool.lock().unwrap().release(key(1), Leaving::Request, now).unwrap();

@@ -41,7 +41,7 @@ fn reused_under_a_writer(steps: &[(u8, u64, u8)], faults: &str) -> bool {
             }
             2 => drop(pool.release(room, Leaving::Request, SECOND)),
             3 => {
-                let proof = [Proof::Terminal, Proof::AbortAck, Proof::Fence { upto: 9 }, Proof::TornDown];
+                let proof = [Proof::Done, Proof::AbortAck, Proof::Fence, Proof::TornDown];
                 let known = writers.values().any(|writer| *writer == room);
                 // A proof means that nothing of the room is written any more, whatever the pool makes of it.
                 if known && pool.release(room, Leaving::Writer(proof[size as usize % 4]), SECOND).is_ok() {
@@ -141,7 +141,7 @@ fn contradictions_are_named() {
     pool.alloc(key(1), PeerId(0), &[1, 0]).unwrap();
     assert_eq!(pool.alloc(key(1), PeerId(0), &[1, 0]), Err(LandingError::Again(key(1))));
     assert_eq!(pool.alloc(key(2), PeerId(0), &[1]), Err(LandingError::Classes { expected: 2, got: 1 }));
-    let error = pool.release(key(1), Leaving::Writer(Proof::Terminal), SECOND).unwrap_err().to_string();
+    let error = pool.release(key(1), Leaving::Writer(Proof::Done), SECOND).unwrap_err().to_string();
     assert_eq!(error, "room 1 epoch 1: Writer does not own its landing pages");
     assert_eq!(pool.enter(key(5), Owner::Reader).unwrap_err().to_string(), "room 5 epoch 1 has no landing pages");
     assert!(matches!(pool.enter(key(1), Owner::Request), Err(LandingError::OwnsAlready { .. })));
