@@ -236,10 +236,12 @@ impl Faults {
     /// What happens at a point to a name (a frame kind, an item; empty where the point has none): the first rule that says so.
     pub fn at(&self, point: Point, name: &str) -> Option<Injected> {
         let (seed, rules) = self.0.as_deref()?;
-        rules.iter().enumerate().find_map(|(i, rule)| {
+        let mut first = None;
+        for (i, rule) in rules.iter().enumerate() {
             if rule.point != point || rule.name.as_deref().is_some_and(|only| only != name) {
-                return None;
+                continue;
             }
+            // Counted whether or not an earlier rule hit: the nth occurrence is the nth, whatever the other rules are.
             let nth = rule.seen.fetch_add(1, Relaxed) + 1;
             let random = mix(mix(*seed ^ ((i as u64) << 48)) ^ nth);
             let happens = match rule.when {
@@ -247,8 +249,11 @@ impl Faults {
                 When::Chance(chance) => ((random >> 11) as f64) < chance * (1u64 << 53) as f64,
                 When::Nth(only) => nth == only,
             };
-            happens.then(|| Injected { fault: rule.fault, number: rule.number, random: mix(random) })
-        })
+            if happens && first.is_none() {
+                first = Some(Injected { fault: rule.fault, number: rule.number, random: mix(random) });
+            }
+        }
+        first
     }
 
     /// Whether some rule is for this point and name: asked once where a check per occurrence would cost too much.
