@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arena;
+pub mod checksum;
 pub mod endpoint;
 pub mod fault;
 pub mod frame;
