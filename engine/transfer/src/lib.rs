@@ -14,3 +14,4 @@ pub mod landing;
 pub mod layout;
 pub mod reason;
 pub mod room;
+pub mod transport;
