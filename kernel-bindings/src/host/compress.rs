@@ -78,45 +78,44 @@ impl Item<'_> {
     }
 }
 
-/// Raises the maxima of a block to the gates of an item.
-struct Rise<'a> {
+/// What the items of a row are gone through for.
+#[derive(Clone, Copy)]
+enum Pass {
+    /// Raises the maxima to the gates.
+    Rise,
+    /// Adds to the sums.
+    Add,
+}
+
+/// A block of an item on its way into the pool.
+struct Step<'a> {
+    pass: Pass,
     pool: &'a mut Pool,
     item: Item<'a>,
     channel: usize,
     count: usize,
 }
 
-impl WithSimd for Rise<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let (_, g) = self.item.block(self.channel, self.count);
-        for (most, g) in self.pool.most.iter_mut().zip(&g) {
-            *most = if *g > *most { *g } else { *most };
-        }
-    }
-}
-
-/// Adds an item to the sums of a block.
-struct Add<'a> {
-    pool: &'a mut Pool,
-    item: Item<'a>,
-    channel: usize,
-    count: usize,
-}
-
-impl WithSimd for Add<'_> {
+impl WithSimd for Step<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Pool { most, sum, value } = self.pool;
         let (u, g) = self.item.block(self.channel, self.count);
-        for lane in 0..BLOCK {
-            let weight = exponential(g[lane] - most[lane]);
-            sum[lane] += weight;
-            value[lane] += weight * u[lane];
+        match self.pass {
+            Pass::Rise => {
+                for (most, g) in most.iter_mut().zip(&g) {
+                    *most = if *g > *most { *g } else { *most };
+                }
+            }
+            Pass::Add => {
+                for lane in 0..BLOCK {
+                    let weight = exponential(g[lane] - most[lane]);
+                    sum[lane] += weight;
+                    value[lane] += weight * u[lane];
+                }
+            }
         }
     }
 }
@@ -195,29 +194,23 @@ impl<'a> Batch<'a> {
             return;
         };
         let at = (token, sequence, position);
-        let (own, before) = (position - self.ratio + 1, position - 2 * self.ratio + 1);
+        // Where a window starts and the first of its channels: the one before, if there is overlap, and the row's own.
         let own_channel = if self.overlap { self.d } else { 0 };
+        let windows = [(position - 2 * self.ratio + 1, 0), (position - self.ratio + 1, own_channel)];
+        let windows = &windows[usize::from(!self.overlap)..];
         for (block, out) in out.chunks_mut(BLOCK * dtype.bytes() as usize).enumerate() {
             let (channel, count) = (block * BLOCK, out.len() / dtype.bytes() as usize);
             let mut pool = Pool { most: [f32::NEG_INFINITY; BLOCK], sum: [0.0; BLOCK], value: [0.0; BLOCK] };
-            let mut items = 0;
-            if self.overlap {
-                self.window(state, at, before, |item| widest(Rise { pool: &mut pool, item, channel, count }));
+            let mut empty = true;
+            for pass in [Pass::Rise, Pass::Add] {
+                for &(from, first) in windows {
+                    self.window(state, at, from, |item| {
+                        empty = false;
+                        widest(Step { pass, pool: &mut pool, item, channel: first + channel, count });
+                    });
+                }
             }
-            self.window(state, at, own, |item| {
-                widest(Rise { pool: &mut pool, item, channel: own_channel + channel, count })
-            });
-            if self.overlap {
-                self.window(state, at, before, |item| {
-                    items += 1;
-                    widest(Add { pool: &mut pool, item, channel, count });
-                });
-            }
-            self.window(state, at, own, |item| {
-                items += 1;
-                widest(Add { pool: &mut pool, item, channel: own_channel + channel, count });
-            });
-            if items == 0 {
+            if empty {
                 out.fill(0);
                 continue;
             }
