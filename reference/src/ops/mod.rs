@@ -4,13 +4,27 @@
 //! `Dims` record; every implementation first calls the operation's `check`, a pure function that needs no device, so
 //! that a wrong shape, stride or format is refused with the same words everywhere. Strides are in elements unless the
 //! name ends in `_bytes`. Invalid slots and page ids are -1 or anything else out of range.
+//!
+//! Activations have one [`Dtype`] per call. With [`Dtype::Bf16`] every output (and every intermediate value that a
+//! contract says is "stored") is rounded once, to nearest even; with [`Dtype::F32`] nothing is rounded but to f32. Sums are
+//! taken in f32 or better, in any order. Norm weights, biases, sinks and mixing parameters are f32 whatever the dtype.
+//! `t` tokens of a batch stand one after the other.
 
-mod model;
+mod attention;
+mod index;
+mod products;
+mod rows;
+mod storage;
+mod streams;
+mod write;
 
-pub use model::{
-    Compress, Dtype, Embed, GatherRows, Hadamard, HcMix, HcMixing, HcPost, IndexLogitsPrefill, IndexQQuantise, Linear,
-    MoeExperts, Norm, NormRope, Rope, Router, Routing, Sample, Swiglu, Weight, WeightFormat,
-};
+pub use attention::{SlotList, SparseMlaDecode, SparseMlaPrefill, SplitCombine};
+pub use index::{IndexLogitsDecode, IndexLogitsPrefill, TopkSelect};
+pub use products::{Linear, MoeExperts};
+pub use rows::{Compress, Hadamard, IndexQQuantise, Norm, NormRope, Rope};
+pub use storage::{Dtype, IndexKFormat, KvFormat, Paged, Pages, ScaleRule, Weight, WeightFormat};
+pub use streams::{Embed, GatherRows, HcMix, HcMixing, HcPost, Router, Routing, Sample, Swiglu};
+pub use write::{IndexKWrite, KvWrite};
 
 use thiserror::Error;
 
@@ -47,305 +61,6 @@ pub enum OpsError {
         /// What happened.
         message: String,
     },
-}
-
-/// Row format of a KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvFormat {
-    /// 584 B: 448 e4m3 + 64 bf16 per row, then 7 ue8m0 + pad per row at the end of the page.
-    V4Fp8,
-    /// 1,024 B: 512 bf16.
-    Bf16,
-    /// `4 * d` B: f32. The width of rows, queries and outputs is `d` instead of 512.
-    F32 {
-        /// Channels, 1 to 8,192.
-        d: u32,
-    },
-}
-
-/// Row format of an index-K cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum IndexKFormat {
-    /// 132 B, block-planar: P x 128 e4m3, then P x f32.
-    Fp8,
-    /// 256 B: 128 bf16.
-    Bf16,
-    /// 68 B, block-planar: P x 64 B of e2m1 codes (low nibble = even channel), then P x 4 ue8m0, one per 32 channels.
-    Fp4,
-    /// `4 * d` B: f32. The width of rows and queries is `d` instead of 128.
-    F32 {
-        /// Channels, 1 to 8,192.
-        d: u32,
-    },
-}
-
-/// How `index_k_write` makes an fp8 scale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ScaleRule {
-    /// `max(amax, 1e-4) / 448`
-    Exact,
-    /// That, rounded up to a power of two.
-    PowerOfTwo,
-}
-
-/// Geometry of a paged cache: page `p` starts at byte `p * page_stride_bytes`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pages {
-    /// Pages in the pool.
-    pub num_pages: u32,
-    /// Rows per page.
-    pub page_size: u32,
-    /// Bytes from one page to the next.
-    pub page_stride_bytes: u64,
-}
-
-/// A paged cache operand.
-#[derive(Debug)]
-pub struct Paged<'a, B> {
-    /// Memory of the pool.
-    pub buffer: &'a B,
-    /// Geometry.
-    pub pages: Pages,
-}
-
-impl<B> Clone for Paged<'_, B> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<B> Copy for Paged<'_, B> {}
-
-/// Operands of [`Ops::index_logits_decode`].
-///
-/// `logit[r, j] = k_scale[j] * sum_h weight[r, h] * relu(q[r, h] . k[j])`, f32 from the dot on, NaN passes through. Row
-/// `r` is query `r % s_q` of sequence `r / s_q`; its `n` is `context_lens[r]` clamped to `0..=max_pages * page_size`.
-/// Entries `j < n` whose page id lies outside the pool are -inf and their memory is not read. Entries at and beyond `n`
-/// are -inf (up to the row stride) when cleaning is asked for and not written otherwise.
-///
-/// `k_scale` is the row's f32 for fp8 and 1 otherwise. fp4: `q . k = sum_g qs_g ks_g sum_c q_c k_c` over the four groups of
-/// 32 channels, `q_c` and `k_c` the values of the codes; a scale byte of 255 is NaN.
-#[derive(Debug)]
-pub struct IndexLogitsDecode<'a, B> {
-    /// Format of `index_q` and `index_k`.
-    pub format: IndexKFormat,
-    /// `[b, s_q, index_heads, d]` e4m3, bf16 or f32, contiguous; fp4: `[b, s_q, index_heads]` of 64 code bytes and 4 ue8m0.
-    pub index_q: &'a B,
-    /// `[b, s_q, index_heads]` f32, contiguous.
-    pub index_weights: &'a B,
-    /// Index-K pages.
-    pub index_k: Paged<'a, B>,
-    /// `[b, max_pages]` s32.
-    pub block_table: &'a B,
-    /// `[b, s_q]` s32, in index rows.
-    pub context_lens: &'a B,
-    /// Out `[b * s_q, stride_logits]` f32.
-    pub index_logits: &'a mut B,
-    /// Sequences.
-    pub b: u32,
-    /// Queries per sequence, 1 to 4.
-    pub s_q: u32,
-    /// Heads of the indexer, 1 to 128; the kernels take 64.
-    pub index_heads: u32,
-    /// Columns of the block table in use.
-    pub max_pages: u32,
-    /// Row stride of the block table.
-    pub stride_block_table: u64,
-    /// Row stride of the logits, a multiple of 256 and at least `max_pages * page_size`.
-    pub stride_logits: u64,
-    /// Write -inf to `[n, stride_logits)` of every row; otherwise those entries are not written.
-    pub clean_logits: bool,
-}
-
-/// Operands of [`Ops::topk_select`].
-///
-/// `n` of a row is `context_lens[r]` clamped to `0..=stride_logits`. If `n <= topk`, the row's result is `0..n` whatever
-/// the values are (they are not read). Otherwise the `topk` best entries of `0..n`: larger value first, then lower
-/// position; -0.0 equals +0.0, NaN counts as -inf, -inf is never selected. Positions come out ascending, -1 behind them.
-/// The slot of position `j` is `block_table[j / page_size] * page_size + j % page_size`, or -1 (in its place) if the page
-/// id is negative or `j / page_size >= max_pages`. Row `r` reads line `r / rows_per_sequence` of the table, or line
-/// `sequence_of_row[r]` where that is given; outside `0..num_sequences`, all its slots are -1. At least one of the two lists
-/// is asked for; a block table is given exactly when slots are.
-#[derive(Debug)]
-pub struct TopkSelect<'a, B> {
-    /// `[rows, stride_logits]` f32.
-    pub index_logits: &'a B,
-    /// `[rows]` s32.
-    pub context_lens: &'a B,
-    /// `[rows / rows_per_sequence, max_pages]` s32, or `[num_sequences, max_pages]` with `sequence_of_row`; needed for
-    /// `topk_slots`.
-    pub block_table: Option<&'a B>,
-    /// `[rows]` s32: line of the block table; absent: rows stand `rows_per_sequence` to a line. Only with a block table.
-    pub sequence_of_row: Option<&'a B>,
-    /// Out `[rows, topk]` s32, ascending, -1 at the tail.
-    pub topk_positions: Option<&'a mut B>,
-    /// Out `[rows, topk]` s32, the same entries as slots.
-    pub topk_slots: Option<&'a mut B>,
-    /// Out `[rows]` s32.
-    pub topk_lens: Option<&'a mut B>,
-    /// Rows.
-    pub rows: u32,
-    /// Rows that share one line of the block table; not looked at with `sequence_of_row`.
-    pub rows_per_sequence: u32,
-    /// Lines of the block table; looked at with `sequence_of_row` only.
-    pub num_sequences: u32,
-    /// 1 to 2048.
-    pub topk: u32,
-    /// Rows per page of the cache that the slots point into.
-    pub page_size: u32,
-    /// Columns of the block table in use.
-    pub max_pages: u32,
-    /// Row stride of the logits, a multiple of 256, below 2^31.
-    pub stride_logits: u64,
-    /// Row stride of the block table.
-    pub stride_block_table: u64,
-}
-
-/// One slot list of [`SparseMlaDecode`] with the cache that it points into.
-#[derive(Debug)]
-pub struct SlotList<'a, B> {
-    /// Cache.
-    pub cache: Paged<'a, B>,
-    /// `[t, width]` s32; anything outside the pool is skipped.
-    pub slots: &'a B,
-    /// `[t]` s32, clamped to `0..=width`: entries at and beyond it are not looked at.
-    pub lens: Option<&'a B>,
-    /// Columns.
-    pub width: u32,
-    /// Row stride of `slots`.
-    pub stride_slots: u64,
-}
-
-/// Operands of [`Ops::sparse_mla_decode`].
-///
-/// With `l_i = sm_scale * q . k_i` over the valid entries of both lists (an entry that stands there twice counts twice) and
-/// `m = max l_i`: `out = sum e^(l_i - m) k_i / (sum e^(l_i - m) + e^(sink - m))`, `lse = m + ln sum e^(l_i - m)`. No valid
-/// entry: out 0, lse -inf. Sink +inf: out 0 and lse unchanged; sink -inf or no sink: no extra term.
-///
-/// `d` is 512, or the width of [`KvFormat::F32`].
-#[derive(Debug)]
-pub struct SparseMlaDecode<'a, B> {
-    /// Type of `q` and `out`.
-    pub dtype: Dtype,
-    /// Row format of both caches.
-    pub format: KvFormat,
-    /// `[t, h, d]`.
-    pub q: &'a B,
-    /// Window rows.
-    pub window: SlotList<'a, B>,
-    /// Compressed rows; `None` in window-only layers.
-    pub compressed: Option<SlotList<'a, B>>,
-    /// `[h]` f32.
-    pub attn_sink: Option<&'a B>,
-    /// Out `[t, h, d]`.
-    pub out: &'a mut B,
-    /// Out `[t, h]` f32, natural logarithm, sink not included, -inf when no row is valid.
-    pub lse: &'a mut B,
-    /// Query tokens.
-    pub t: u32,
-    /// Heads, 1 to 256; the kernels take 8, 16, 32, 64 and 128.
-    pub h: u32,
-    /// Strides of `q` along t and h: at least `d` along h, tokens do not overlap, multiples of 8 with bf16.
-    pub stride_q: [u64; 2],
-    /// Strides of `out` along t and h, same rules.
-    pub stride_out: [u64; 2],
-    /// `d^-1/2`; finite.
-    pub sm_scale: f32,
-    /// Splits along the rows; `None` leaves it to the implementation. The result may differ by rounding only.
-    pub num_splits: Option<u32>,
-}
-
-/// Operands of [`Ops::split_combine`].
-///
-/// `M = max_s lse2_s`, `out = sum_s 2^(lse2_s - M) o_s / (sum_s 2^(lse2_s - M) + 2^(sink * log2 e - M))`,
-/// `lse = ln 2 * (M + log2 sum_s 2^(lse2_s - M))`. All splits empty: out 0, lse -inf; sinks as in [`SparseMlaDecode`].
-#[derive(Debug)]
-pub struct SplitCombine<'a, B> {
-    /// `[num_splits, t, h, 512]` f32.
-    pub o_partial: &'a B,
-    /// `[num_splits, t, h]` f32, base 2, -inf for an empty split (whose `o_partial` is not read).
-    pub lse2_partial: &'a B,
-    /// `[h]` f32.
-    pub attn_sink: Option<&'a B>,
-    /// Out `[t, h, 512]` bf16.
-    pub out: &'a mut B,
-    /// Out `[t, h]` f32, natural.
-    pub lse: &'a mut B,
-    /// Query tokens.
-    pub t: u32,
-    /// Heads, 1 to 256; the kernels take 8, 16, 32, 64 and 128.
-    pub h: u32,
-    /// Splits, at least 1.
-    pub num_splits: u32,
-    /// Strides of `out` along t and h.
-    pub stride_out: [u64; 2],
-}
-
-/// Operands of [`Ops::kv_write`].
-///
-/// `v4_fp8`: per 64 of the 448 nope channels `a = clamp(amax, 1e-4, f32::MAX)`, `s = 2^ceil(log2(a / 448))`, code =
-/// `e4m3(clamp(x / s, -448, 448))` to nearest even, zeros keep their sign; `amax` ignores NaN, a NaN is stored as a NaN
-/// (0x7f or 0xff, both are right). Rope channels in bf16, pad byte 0. Bytes outside the written rows stay as they are.
-/// Two tokens for one slot in one call are a caller error.
-///
-/// Everything starts from the value as it is given: quantisers see f32 rows without a rounding to bf16. bf16 channels of f32
-/// rows are rounded once, to nearest even (a NaN becomes quiet and keeps sign and upper payload); a type that is stored as
-/// it is given is copied bit by bit.
-#[derive(Debug)]
-pub struct KvWrite<'a, B> {
-    /// Type of `rows`.
-    pub dtype: Dtype,
-    /// Format to write.
-    pub format: KvFormat,
-    /// `[t, d]`, normed and rotated; `d` is 512, or the width of [`KvFormat::F32`].
-    pub rows: &'a B,
-    /// `[t]` s32; -1 and anything else out of range is skipped.
-    pub slot_mapping: &'a B,
-    /// Out: pages.
-    pub cache: &'a mut B,
-    /// Geometry of `cache`.
-    pub pages: Pages,
-    /// Tokens.
-    pub t: u32,
-    /// Row stride of `rows`, a multiple of 8 with bf16.
-    pub stride_rows: u64,
-}
-
-/// Operands of [`Ops::index_k_write`].
-///
-/// bf16 and f32: as in [`KvWrite`]. fp8: one f32 scale per row, `s = clamp(amax, 1e-4, f32::MAX) / 448` (rounded up to a power of two under
-/// [`ScaleRule::PowerOfTwo`]), code = `e4m3(clamp(x / s, -448, 448))`, both divisions correctly rounded f32; NaN and the
-/// order of bytes as in [`KvWrite`]. fp4: per 32 channels `a = clamp(amax, 6 * 2^-126, f32::MAX)`, `s = 2^ceil(log2(a / 6))`
-/// with a correctly rounded division, code = `e2m1(clamp(x / s, -6, 6))`, ties to the even code; zeros keep their sign, a NaN
-/// is stored as 0. No Hadamard transform is applied here. Bytes outside the written rows stay as they are.
-#[derive(Debug)]
-pub struct IndexKWrite<'a, B> {
-    /// Type of `rows`.
-    pub dtype: Dtype,
-    /// Format to write.
-    pub format: IndexKFormat,
-    /// Scale of the fp8 format.
-    pub scale_rule: ScaleRule,
-    /// `[t, d]`; `d` is 128, or the width of [`IndexKFormat::F32`].
-    pub rows: &'a B,
-    /// `[t]` s32.
-    pub slot_mapping: &'a B,
-    /// Out: pages.
-    pub cache: &'a mut B,
-    /// Geometry of `cache`.
-    pub pages: Pages,
-    /// Tokens.
-    pub t: u32,
-    /// Row stride of `rows`, a multiple of 8 with bf16.
-    pub stride_rows: u64,
-}
-
-/// Operands of [`Ops::sparse_mla_prefill`]: [`SparseMlaDecode`] for many query tokens, without splits.
-#[derive(Debug)]
-pub struct SparseMlaPrefill<'a, B> {
-    /// As in [`SparseMlaDecode`]; `num_splits` is not looked at.
-    pub attention: SparseMlaDecode<'a, B>,
-    /// Out `[t, h]` f32: the largest `l_i`, -inf when no row is valid.
-    pub max_logits: Option<&'a mut B>,
 }
 
 /// The operations of a model. [`for_each_operation!`](crate::for_each_operation) lists them for those who do the same with
