@@ -5,6 +5,7 @@
 //! Whatever is not known by name is refused by name and line.
 
 mod cursor;
+mod entry;
 mod error;
 mod expr;
 mod function;
@@ -17,6 +18,7 @@ mod ops;
 mod scope;
 mod special;
 mod target;
+mod variable;
 
 pub use error::{ParseError, ParseErrorKind};
 pub use mutate::{SyncKind, SyncPoint, remove_statement, sync_points};
