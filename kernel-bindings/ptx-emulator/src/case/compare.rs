@@ -1,7 +1,8 @@
 //! Comparison of a buffer with its expected bytes.
 
 use super::dtype::ElementFormat;
-use super::{Buffer, CaseError, Reader};
+use super::read::Reader;
+use super::{Buffer, CaseError};
 use serde::Deserialize;
 use serde::Serialize;
 use std::fmt;
