@@ -131,11 +131,7 @@ impl Reader<'_> {
     }
 
     /// Reads one part of the JSON, so that an error names it.
-    fn typed<T: serde::de::DeserializeOwned>(
-        &self,
-        what: &str,
-        value: serde_json::Value,
-    ) -> Result<T, CaseError> {
+    fn typed<T: serde::de::DeserializeOwned>(&self, what: &str, value: serde_json::Value) -> Result<T, CaseError> {
         serde_json::from_value(value).or_else(|error| self.wrong(what, error.to_string()))
     }
 
