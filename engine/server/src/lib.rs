@@ -7,4 +7,5 @@ pub mod backend;
 pub mod health;
 pub mod http;
 pub mod metrics;
+pub mod router;
 pub mod serve;

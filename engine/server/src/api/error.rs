@@ -67,6 +67,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "engine_error", message)
     }
 
+    /// The server behind this one broke off (502).
+    pub fn bad_gateway(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, "bad_gateway_error", message)
+    }
+
     /// Nobody computes here any more, or not for new requests (503).
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
