@@ -1,6 +1,7 @@
 //! What a launch did: instructions, memory traffic, conflicts. The raw material of a cost estimate.
 
 use crate::ir::Shape;
+use crate::named::named;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -16,104 +17,38 @@ pub enum CounterMode {
     PerLine,
 }
 
-/// Classes of instructions, roughly by the pipe that runs them.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Class {
-    Integer,
-    Float,
-    Half,
-    Double,
-    Special,
-    Convert,
-    Compare,
-    Move,
-    Branch,
-    GlobalLoad,
-    GlobalStore,
-    SharedLoad,
-    SharedStore,
-    GenericAccess,
-    LocalAccess,
-    ConstLoad,
-    ParamLoad,
-    Atomic,
-    Exchange,
-    Matrix,
-    MatrixLoad,
-    AsyncCopy,
-    Mbarrier,
-    Barrier,
-    Fence,
-    Other,
-}
-
-impl Class {
-    /// Every class, in declaration order.
-    pub const ALL: [Class; 26] = {
-        use Class::*;
-        [
-            Integer,
-            Float,
-            Half,
-            Double,
-            Special,
-            Convert,
-            Compare,
-            Move,
-            Branch,
-            GlobalLoad,
-            GlobalStore,
-            SharedLoad,
-            SharedStore,
-            GenericAccess,
-            LocalAccess,
-            ConstLoad,
-            ParamLoad,
-            Atomic,
-            Exchange,
-            Matrix,
-            MatrixLoad,
-            AsyncCopy,
-            Mbarrier,
-            Barrier,
-            Fence,
-            Other,
-        ]
-    };
-
-    /// Stable lower-case name.
-    pub const fn name(self) -> &'static str {
-        use Class::*;
-        match self {
-            Integer => "integer",
-            Float => "float",
-            Half => "half",
-            Double => "double",
-            Special => "special",
-            Convert => "convert",
-            Compare => "compare",
-            Move => "move",
-            Branch => "branch",
-            GlobalLoad => "global_load",
-            GlobalStore => "global_store",
-            SharedLoad => "shared_load",
-            SharedStore => "shared_store",
-            GenericAccess => "generic_access",
-            LocalAccess => "local_access",
-            ConstLoad => "const_load",
-            ParamLoad => "param_load",
-            Atomic => "atomic",
-            Exchange => "exchange",
-            Matrix => "matrix",
-            MatrixLoad => "matrix_load",
-            AsyncCopy => "async_copy",
-            Mbarrier => "mbarrier",
-            Barrier => "barrier",
-            Fence => "fence",
-            Other => "other",
-        }
+named! {
+    /// Classes of instructions, roughly by the pipe that runs them.
+    #[allow(missing_docs)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Class {
+        Integer = "integer",
+        Float = "float",
+        Half = "half",
+        Double = "double",
+        Special = "special",
+        Convert = "convert",
+        Compare = "compare",
+        Move = "move",
+        Branch = "branch",
+        GlobalLoad = "global_load",
+        GlobalStore = "global_store",
+        SharedLoad = "shared_load",
+        SharedStore = "shared_store",
+        GenericAccess = "generic_access",
+        LocalAccess = "local_access",
+        ConstLoad = "const_load",
+        ParamLoad = "param_load",
+        Atomic = "atomic",
+        Exchange = "exchange",
+        Matrix = "matrix",
+        MatrixLoad = "matrix_load",
+        AsyncCopy = "async_copy",
+        Mbarrier = "mbarrier",
+        Barrier = "barrier",
+        Fence = "fence",
+        Other = "other",
     }
 }
 

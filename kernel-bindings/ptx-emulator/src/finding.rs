@@ -1,83 +1,36 @@
 //! What the machine reports instead of undefined behaviour.
 
+use crate::named::named;
 use serde::Serialize;
 use std::fmt;
 
-/// Class of a finding; [`FindingClass::name`] is the stable name that reports print.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum FindingClass {
-    OutOfBounds,
-    UseAfterFree,
-    Misaligned,
-    Uninitialized,
-    SharedRace,
-    GlobalRace,
-    AsyncEarlyAccess,
-    AsyncInFlightAtExit,
-    MissingProxyFence,
-    NcLoadOfWritten,
-    DivergentBarrier,
-    BarrierMismatch,
-    MbarrierMisuse,
-    InactiveLane,
-    PartialWarp,
-    Deadlock,
-    Unsupported,
-    BadLaunch,
+named! {
+    /// Class of a finding; [`FindingClass::name`] is the stable name that reports print.
+    #[allow(missing_docs)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum FindingClass {
+        OutOfBounds = "out_of_bounds",
+        UseAfterFree = "use_after_free",
+        Misaligned = "misaligned",
+        Uninitialized = "uninitialized",
+        SharedRace = "shared_race",
+        GlobalRace = "global_race",
+        AsyncEarlyAccess = "async_early_access",
+        AsyncInFlightAtExit = "async_in_flight_at_exit",
+        MissingProxyFence = "missing_proxy_fence",
+        NcLoadOfWritten = "nc_load_of_written",
+        DivergentBarrier = "divergent_barrier",
+        BarrierMismatch = "barrier_mismatch",
+        MbarrierMisuse = "mbarrier_misuse",
+        InactiveLane = "inactive_lane",
+        PartialWarp = "partial_warp",
+        Deadlock = "deadlock",
+        Unsupported = "unsupported",
+        BadLaunch = "bad_launch",
+    }
 }
 
 impl FindingClass {
-    /// Every class, in the order of the documentation.
-    pub const ALL: [FindingClass; 18] = {
-        use FindingClass::*;
-        [
-            OutOfBounds,
-            UseAfterFree,
-            Misaligned,
-            Uninitialized,
-            SharedRace,
-            GlobalRace,
-            AsyncEarlyAccess,
-            AsyncInFlightAtExit,
-            MissingProxyFence,
-            NcLoadOfWritten,
-            DivergentBarrier,
-            BarrierMismatch,
-            MbarrierMisuse,
-            InactiveLane,
-            PartialWarp,
-            Deadlock,
-            Unsupported,
-            BadLaunch,
-        ]
-    };
-
-    /// Stable lower-case name.
-    pub const fn name(self) -> &'static str {
-        use FindingClass::*;
-        match self {
-            OutOfBounds => "out_of_bounds",
-            UseAfterFree => "use_after_free",
-            Misaligned => "misaligned",
-            Uninitialized => "uninitialized",
-            SharedRace => "shared_race",
-            GlobalRace => "global_race",
-            AsyncEarlyAccess => "async_early_access",
-            AsyncInFlightAtExit => "async_in_flight_at_exit",
-            MissingProxyFence => "missing_proxy_fence",
-            NcLoadOfWritten => "nc_load_of_written",
-            DivergentBarrier => "divergent_barrier",
-            BarrierMismatch => "barrier_mismatch",
-            MbarrierMisuse => "mbarrier_misuse",
-            InactiveLane => "inactive_lane",
-            PartialWarp => "partial_warp",
-            Deadlock => "deadlock",
-            Unsupported => "unsupported",
-            BadLaunch => "bad_launch",
-        }
-    }
-
     /// The class of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.name() == name)

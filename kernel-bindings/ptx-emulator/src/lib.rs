@@ -13,6 +13,7 @@ mod finding;
 pub mod ir;
 pub mod machine;
 pub mod memory;
+mod named;
 pub mod num;
 pub mod parse;
 pub mod tensor;
