@@ -43,6 +43,9 @@ impl Endpoint {
 
     /// When [`Endpoint::on_tick`] has something to do next; `None` without peers and rooms.
     pub fn next_due(&self) -> Option<Duration> {
+        if self.dead {
+            return None;
+        }
         let peers = self.peers.values().filter_map(|peer| match peer.phase {
             Phase::Greeting => Some(peer.since + self.timers.handshake),
             Phase::Ready => Some(peer.next_beat.min(peer.heard + self.timers.silence())),

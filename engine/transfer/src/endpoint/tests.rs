@@ -276,6 +276,19 @@ fn f16_repeated_and_overtaken_frames_are_dropped_by_their_sequence() {
 }
 
 #[test]
+fn f01_a_sequence_far_ahead_makes_the_connection_deaf_and_so_ends_it() {
+    let mut prefill = Play::ready(Side::Prefill);
+    let body = Body::Beat(vec![]);
+    let ahead = Frame { key: frame::NO_ROOM, sequence: u64::MAX, body };
+    prefill.endpoint.on_frame(PEER, ahead, ms(0));
+    for now in (0..=2000).step_by(500) {
+        prefill.tick(now);
+        prefill.hear(frame::NO_ROOM, Body::Beat(vec![]));
+    }
+    assert!(prefill.endpoint.peers().all(|peer| !peer.ready));
+}
+
+#[test]
 fn an_abort_before_open_is_quiet_and_refuses_the_open() {
     let mut prefill = Play::ready(Side::Prefill);
     prefill.hear(KEY, Body::Abort(Code::Aborted.into()));

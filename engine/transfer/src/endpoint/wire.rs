@@ -22,11 +22,12 @@ impl Endpoint {
     /// A frame arrived.
     pub fn on_frame(&mut self, peer: PeerId, frame: Frame, now: Duration) {
         let Some(from) = self.peers.get_mut(&peer).filter(|_| !self.dead) else { return };
-        from.heard = now;
-        let expected = from.received + 1;
+        let expected = from.received.saturating_add(1);
         if self.on.sequence && frame.sequence < expected {
+            // Not a sign of life: one frame with a number far ahead makes all others stale, and the connection must end.
             return self.count(peer, ErrorKind::StaleSequence, now);
         }
+        from.heard = now;
         from.received = from.received.max(frame.sequence);
         let phase = from.phase;
         if frame.sequence > expected {
