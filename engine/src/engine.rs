@@ -138,10 +138,14 @@ pub trait Client: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(u64);
 
+/// Commands taken between two steps at most: who sends without pause keeps no other from its tokens.
+const COMMANDS_PER_TURN: usize = 256;
+
 enum Command {
     Add(Ticket, Request, Box<dyn Client>),
     Cancel(SequenceId),
     Withdraw(Ticket),
+    Stop,
 }
 
 /// Pages of a pool.
@@ -214,7 +218,7 @@ impl Shown {
     }
 }
 
-/// An engine on a thread of its own. Dropped, it takes in what is in flight and ends.
+/// An engine on a thread of its own. Dropped, it cancels every request, takes in the steps in flight and ends.
 #[derive(Debug)]
 pub struct EngineThread {
     commands: Option<Sender<Command>>,
@@ -317,6 +321,8 @@ impl EngineThread {
 
 impl Drop for EngineThread {
     fn drop(&mut self) {
+        // An engine that has ended takes no command.
+        let _ = self.send(Command::Stop);
         self.commands = None;
         if let Some(thread) = self.thread.take() {
             // Clients of a failed engine have been told by their events.
@@ -356,13 +362,15 @@ impl Clients {
     }
 }
 
-/// Runs until nobody can send commands any more and every request has ended.
+/// Runs until nobody can send commands any more, or one says stop, and every request has ended.
 fn serve(mut engine: Engine, inbox: &Receiver<Command>, shown: &Shown) -> Result<(), EngineError> {
     let mut clients = Clients::default();
     let mut open = true;
     loop {
-        // Without work there is nothing to do but wait for a command; with work, commands are taken as they come.
-        while open {
+        // Without work there is nothing to do but wait for a command; with work, those are taken that are there.
+        let mut taken = 0;
+        while open && (taken < COMMANDS_PER_TURN || !engine.has_work()) {
+            taken += 1;
             let command = if engine.has_work() {
                 match inbox.try_recv() {
                     Ok(command) => command,
@@ -381,6 +389,7 @@ fn serve(mut engine: Engine, inbox: &Receiver<Command>, shown: &Shown) -> Result
                     }
                 }
             };
+            open = !matches!(command, Command::Stop);
             obey(&mut engine, &mut clients, command);
             shown.show(&engine);
             shown.commands.leave();
@@ -435,6 +444,10 @@ fn obey(engine: &mut Engine, clients: &mut Clients, command: Command) {
             if let Some(&id) = clients.tickets.get(&ticket) {
                 cancel(engine, clients, id);
             }
+        }
+        Command::Stop => {
+            let ids: Vec<SequenceId> = clients.clients.keys().copied().collect();
+            ids.into_iter().for_each(|id| cancel(engine, clients, id));
         }
     }
 }

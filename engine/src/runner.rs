@@ -1,7 +1,9 @@
 //! Plans in, tokens out: the ranks of a model, each on a thread of its own, so that the host decides about the next step while
 //! this one runs.
 
+use std::any::Any;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
 use std::thread::JoinHandle;
@@ -57,6 +59,9 @@ pub enum RunError {
         /// Rank.
         rank: usize,
     },
+    /// Nothing was handed over.
+    #[error("wait: expected a step in flight, got none")]
+    Idle,
     /// A rank's thread is gone.
     #[error("a rank has stopped{}", .0.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     Stopped(Option<String>),
@@ -153,6 +158,8 @@ pub struct Runner {
     /// Answers by rank that no step has been gathered from yet.
     early: Vec<VecDeque<StepOutput>>,
     in_flight: usize,
+    /// Why no step runs any more: after a failure the ranks no longer stand at the same step.
+    stopped: Option<String>,
 }
 
 impl Runner {
@@ -170,8 +177,15 @@ impl Runner {
             _ => ThreadRank::group(ranks).into_iter().map(Some).collect(),
         };
         let early = vec![VecDeque::new(); group.len()];
-        let mut runner =
-            Self { plans: Vec::new(), answers, threads: Vec::new(), parts: Vec::new(), early, in_flight: 0 };
+        let mut runner = Self {
+            plans: Vec::new(),
+            answers,
+            threads: Vec::new(),
+            parts: Vec::new(),
+            early,
+            in_flight: 0,
+            stopped: None,
+        };
         for (rank, end) in group.into_iter().enumerate() {
             let (plans, inbox) = channel::<Arc<StepPlan>>();
             let (make, answer) = (Arc::clone(&make), answer.clone());
@@ -182,7 +196,17 @@ impl Runner {
                     Some(end) => Box::new(end),
                     None => Box::new(Solo),
                 };
-                serve(rank as u32, shape, || make(rank as u32, collective), &inbox, &answer, &part);
+                let rank = rank as u32;
+                // Nothing of the rank is used after a panic. Without an answer the host would wait for this rank for as long
+                // as another one lives.
+                let served = catch_unwind(AssertUnwindSafe(|| {
+                    serve(rank, shape, || make(rank, collective), &inbox, &answer, &part);
+                }));
+                if let Err(panic) = served {
+                    let why = format!("rank {rank} panicked: {}", words(panic.as_ref()));
+                    // The host may be gone.
+                    let _ = answer.send((rank, Err(RunError::Stopped(Some(why)))));
+                }
             };
             let named = std::thread::Builder::new().name(format!("rank {rank}"));
             let thread = named.spawn(body).map_err(|e| RunError::Stopped(Some(e.to_string())))?;
@@ -195,11 +219,19 @@ impl Runner {
     }
 
     /// Hands a step to every rank.
+    ///
+    /// # Errors
+    /// A rank has stopped, now or before.
     pub fn submit(&mut self, plan: StepPlan) -> Result<(), RunError> {
+        self.check_running()?;
         let plan = Arc::new(plan);
-        for (plans, part) in self.plans.iter().zip(&self.parts) {
+        let gone = self.plans.iter().zip(&self.parts).any(|(plans, part)| {
             part.arrive();
-            plans.send(Arc::clone(&plan)).map_err(|_| self.why_stopped())?;
+            plans.send(Arc::clone(&plan)).is_err()
+        });
+        if gone {
+            let error = self.why_stopped();
+            return Err(self.stop(error));
         }
         self.in_flight += 1;
         Ok(())
@@ -218,11 +250,20 @@ impl Runner {
     /// Waits for the oldest step in flight.
     ///
     /// # Errors
-    /// What stopped it; the ranks cannot be used after that.
+    /// What stopped it; every later step fails too. Or there is no step to wait for.
     pub fn wait(&mut self) -> Result<StepOutput, RunError> {
-        let output = self.gather()?;
-        self.in_flight -= 1;
-        Ok(output)
+        self.check_running()?;
+        self.in_flight = self.in_flight.checked_sub(1).ok_or(RunError::Idle)?;
+        self.gather().map_err(|error| self.stop(error))
+    }
+
+    fn check_running(&self) -> Result<(), RunError> {
+        self.stopped.as_ref().map_or(Ok(()), |why| Err(RunError::Stopped(Some(why.clone()))))
+    }
+
+    fn stop(&mut self, error: RunError) -> RunError {
+        self.stopped = Some(error.to_string());
+        error
     }
 
     /// One answer of every rank.
@@ -256,6 +297,12 @@ impl Drop for Runner {
             let _ = thread.join();
         }
     }
+}
+
+/// What a panic says.
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")
 }
 
 fn serve<O: Ops>(

@@ -2,6 +2,7 @@
 
 mod devices;
 mod equal;
+mod faults;
 mod formats;
 mod mtp;
 mod plain;

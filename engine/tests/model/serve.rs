@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use crate::faults::Panics;
 use engine::checkpoint::Checkpoint;
 use engine::checkpoint::make::{Make, Store};
 use engine::config::ModelConfig;
@@ -24,7 +25,7 @@ use reference::rng::Rng;
 const CONTEXT: u32 = 700;
 
 /// A random checkpoint of the given sizes.
-fn made(config: &ModelConfig, seed: u64) -> Arc<Checkpoint> {
+pub(crate) fn made(config: &ModelConfig, seed: u64) -> Arc<Checkpoint> {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().join("checkpoint");
     let make = Make { config, seed, store: Store::Fp8Fp4, shard_bytes: 1 << 22 };
@@ -37,26 +38,29 @@ pub(crate) static TINY: LazyLock<Arc<Checkpoint>> = LazyLock::new(|| made(&Model
 
 /// What a test varies.
 #[derive(Clone)]
-struct Setup {
-    checkpoint: Arc<Checkpoint>,
-    ranks: u32,
-    schedule: Schedule,
-    mtp: bool,
-    prefix_cache: bool,
-    max_batch_tokens: u32,
+pub(crate) struct Setup {
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) ranks: u32,
+    /// Rank that panics behind its n-th exchange.
+    pub(crate) panics: Option<(u32, u32)>,
+    pub(crate) schedule: Schedule,
+    pub(crate) mtp: bool,
+    pub(crate) prefix_cache: bool,
+    pub(crate) max_batch_tokens: u32,
     /// Tokens that the model has room for, where that differs.
-    model_tokens: Option<u32>,
+    pub(crate) model_tokens: Option<u32>,
     /// Compressed pages; window pages follow.
-    pages: u32,
-    per_page: bool,
-    numerics: Numerics,
+    pub(crate) pages: u32,
+    pub(crate) per_page: bool,
+    pub(crate) numerics: Numerics,
 }
 
 impl Setup {
-    fn new(checkpoint: &Arc<Checkpoint>) -> Self {
+    pub(crate) fn new(checkpoint: &Arc<Checkpoint>) -> Self {
         Self {
             checkpoint: Arc::clone(checkpoint),
             ranks: 1,
+            panics: None,
             schedule: Schedule::Lockstep,
             mtp: false,
             prefix_cache: false,
@@ -68,7 +72,7 @@ impl Setup {
         }
     }
 
-    fn engine(&self) -> Engine {
+    pub(crate) fn engine(&self) -> Engine {
         let config = self.checkpoint.config();
         let shape = match self.per_page {
             true => CacheShape::ring_per_page(config.window, self.mtp),
@@ -91,6 +95,10 @@ impl Setup {
             let (checkpoint, numerics) = (&setup.checkpoint, setup.numerics);
             let config = checkpoint.config().clone();
             let failed = |error: reference::ops::OpsError| RunError::Load(error.into());
+            let collective = match setup.panics {
+                Some((who, exchanges)) if who == rank => Box::new(Panics { inner: collective, exchanges }),
+                _ => collective,
+            };
             let ranks = RankShape::new(&config, rank, setup.ranks)?;
             let weights = load(&HostOps, checkpoint, &numerics, &ranks, &limits, setup.mtp, &|_| ())?;
             let drafts = u32::from(setup.mtp);
@@ -131,7 +139,7 @@ fn run(engine: &mut Engine, requests: &[Request]) -> Vec<Vec<u32>> {
 }
 
 /// Prompts of random tokens; every second one is greedy, the others sample.
-fn requests(vocab: u32, lengths: &[usize], max_tokens: u32) -> Vec<Request> {
+pub(crate) fn requests(vocab: u32, lengths: &[usize], max_tokens: u32) -> Vec<Request> {
     let mut rng = Rng::named(3, "requests");
     let request = |(i, &len): (usize, &usize)| Request {
         prompt: (0..len).map(|_| TokenId(rng.below(u64::from(vocab)) as u32)).collect(),

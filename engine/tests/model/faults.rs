@@ -1,0 +1,90 @@
+//! What goes wrong around the steps: ranks that panic, an engine that is dropped, clients that never pause.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use engine::collective::Collective;
+use engine::config::ModelConfig;
+use engine::engine::EngineThread;
+use engine::sequence::{Event, FinishReason, Request};
+use kernel_bindings::host::{HostBuffer, HostOps};
+use reference::ops::OpsError;
+
+use crate::serve::{Setup, TINY, made, requests};
+
+/// A rank that panics when its last exchange is done: by then nobody waits for it there.
+#[derive(Debug)]
+pub(crate) struct Panics {
+    pub(crate) inner: Box<dyn Collective<HostOps>>,
+    pub(crate) exchanges: u32,
+}
+
+impl Collective<HostOps> for Panics {
+    fn all_reduce(&mut self, ops: &HostOps, buffer: &mut HostBuffer, elements: u64) -> Result<(), OpsError> {
+        self.inner.all_reduce(ops, buffer, elements)?;
+        self.exchanges -= 1;
+        assert_ne!(self.exchanges, 0, "planted");
+        Ok(())
+    }
+}
+
+/// The host learns of it instead of waiting, and says why; the engine takes no step after that.
+#[test]
+fn a_rank_that_panics_ends_the_run() {
+    let config = ModelConfig::mini();
+    let mini = made(&config, 2);
+    let request = &requests(config.vocab_size, &[7], 4)[0];
+    for (ranks, who) in [(1, 0), (2, 0), (2, 1)] {
+        let mut engine =
+            Setup { ranks, panics: Some((who, 2 * config.num_layers())), ..Setup::new(&mini) }.engine();
+        engine.add(request.clone()).expect("fits");
+        let mut events = Vec::new();
+        let error = engine.turn(&mut events).expect_err("a rank is gone").to_string();
+        assert!(error.starts_with(&format!("a rank has stopped: rank {who} panicked: ")), "{error}");
+        assert!(error.contains("planted"), "{error}");
+        assert!(
+            matches!(&events[..], [Event::Finished { reason: FinishReason::Failed(why), .. }] if *why == error),
+            "{events:?}"
+        );
+        engine.add(request.clone()).expect("fits");
+        let again = engine.turn(&mut events).expect_err("the ranks are gone").to_string();
+        assert!(again.contains("planted"), "{again}");
+    }
+}
+
+#[test]
+fn a_dropped_engine_cancels_its_requests() {
+    let requests = requests(TINY.config().vocab_size, &[3; 20], 690);
+    let engine = EngineThread::spawn(Setup::new(&TINY).engine()).expect("a thread");
+    let add = |request: &Request| engine.add(request.clone()).expect("runs").expect("fits").1;
+    let clients: Vec<_> = requests.iter().map(add).collect();
+    clients[0].recv().expect("a token");
+    drop(engine);
+    for events in clients {
+        let last = events.iter().last();
+        assert!(matches!(last, Some(Event::Finished { reason: FinishReason::Cancelled, .. })), "{last:?}");
+    }
+}
+
+/// Commands come faster than they are obeyed, from three threads, until the text is there.
+#[test]
+fn commands_without_pause_keep_nobody_from_their_tokens() {
+    let request = &requests(TINY.config().vocab_size, &[3], 8)[0];
+    let engine = EngineThread::spawn(Setup::new(&TINY).engine()).expect("a thread");
+    let ended = engine.add(Request { max_tokens: 1, ..request.clone() }).expect("runs").expect("fits");
+    assert_eq!(ended.1.iter().count(), 2);
+    let (_, events) = engine.add(Request { max_tokens: 600, ..request.clone() }).expect("runs").expect("fits");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    engine.cancel(ended.0).expect("runs");
+                }
+            });
+        }
+        // A few tokens after the storm began.
+        let tokens = events.iter().take(40).count();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(tokens, 40);
+    });
+}
