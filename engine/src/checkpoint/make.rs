@@ -1,7 +1,8 @@
 //! Random checkpoints in the released format: same configuration, seed and store, same bytes.
 //!
-//! Files are written into a folder beside the target, which takes the target's name when everything is on disk: a run that
-//! is killed leaves no checkpoint that looks whole.
+//! Files are written into a hidden folder beside the target, which takes the target's name when everything is on disk: a run
+//! that is killed leaves no checkpoint that looks whole. What it leaves is removed by the next run for the same target; a
+//! lock on the hidden folder, which ends with its process, tells that from a run that is still going on.
 
 use super::names::{self, Class, TensorSpec};
 use super::open::{scale_shape, stored_shape};
@@ -10,8 +11,10 @@ use super::{CheckpointError, Storage, TensorView, refused};
 use crate::config::{ExpertDtype, ModelConfig};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{File, TryLockError};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// How weights are stored. The three stores of a seed decode to the same values.
@@ -47,6 +50,8 @@ pub struct Made {
     pub bytes: u64,
     /// Weight files.
     pub files: usize,
+    /// Whether what an earlier run had left unfinished was removed first.
+    pub cleared: bool,
 }
 
 /// A tensor of the model with what is written for it.
@@ -104,12 +109,15 @@ impl Make<'_> {
     }
 
     /// Writes the checkpoint as the new or empty folder `dir`, reporting bytes as they are written.
+    ///
+    /// # Errors
+    /// The folder holds something, another run is writing it, or a file cannot be written.
     pub fn run(&self, dir: impl AsRef<Path>, progress: impl Fn(u64)) -> Result<Made, CheckpointError> {
         let dir = dir.as_ref();
         self.config.check().map_err(|source| CheckpointError::Config { dir: dir.to_owned(), source })?;
         let draft = Draft::beside(dir)?;
         let shards = self.shards();
-        let mut made = Made { tensors: 0, bytes: 0, files: shards.len() };
+        let mut made = Made { tensors: 0, bytes: 0, files: shards.len(), cleared: draft.cleared };
         let mut weight_map = Map::new();
         for (at, shard) in shards.iter().enumerate() {
             let name = match shards.len() {
@@ -231,6 +239,51 @@ fn widen(spec: &TensorSpec, storage: Storage, count: usize, rows: &super::random
 struct Draft {
     path: PathBuf,
     parent: PathBuf,
+    cleared: bool,
+    /// The folder, locked while this run lives.
+    _lock: File,
+}
+
+/// Refuses a target that holds something.
+fn check_target(dir: &Path) -> Result<(), CheckpointError> {
+    match std::fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            Err(refused(&dir.display().to_string(), "a new or an empty folder", "a folder with files in it"))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(CheckpointError::Io { path: dir.to_owned(), source }),
+    }
+}
+
+/// The hidden folder, empty and locked, and whether something was in it; `None` if another run has it.
+fn take_folder(path: &Path) -> std::io::Result<Option<(File, bool)>> {
+    loop {
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let lock = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // A run that ended in between has given the folder another name.
+        let id = |file: std::fs::Metadata| (file.dev(), file.ino());
+        if std::fs::symlink_metadata(path).map(id).ok() != Some(id(lock.metadata()?)) {
+            continue;
+        }
+        let mut cleared = false;
+        for left in std::fs::read_dir(path)? {
+            std::fs::remove_file(left?.path())?;
+            cleared = true;
+        }
+        return Ok(Some((lock, cleared)));
+    }
 }
 
 impl Draft {
@@ -239,18 +292,21 @@ impl Draft {
         let Some(name) = dir.file_name() else {
             return Err(refused(&shown, "a folder with a name of its own", "none"));
         };
-        match std::fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => {}
-            Ok(false) => return Err(refused(&shown, "a new or an empty folder", "a folder with files in it")),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(source) => return Err(CheckpointError::Io { path: dir.to_owned(), source }),
-        }
+        check_target(dir)?;
         let parent = dir.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")).to_owned();
-        let path = parent.join(format!(".{}.partial-{}", name.display(), std::process::id()));
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
-        std::fs::create_dir_all(&parent).map_err(io)?;
-        std::fs::create_dir(&path).map_err(io)?;
-        Ok(Draft { path, parent })
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(".partial");
+        let path = parent.join(hidden);
+        std::fs::create_dir_all(&parent).map_err(|source| CheckpointError::Io { path: parent.clone(), source })?;
+        let taken = take_folder(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
+        let Some((lock, cleared)) = taken else {
+            return Err(refused(&shown, "nobody else writing it", format!("another run that writes {}", path.display())));
+        };
+        let draft = Draft { path, parent, cleared, _lock: lock };
+        // Another run may have made it since the first look.
+        check_target(dir)?;
+        Ok(draft)
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), CheckpointError> {

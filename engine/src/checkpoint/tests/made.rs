@@ -146,6 +146,45 @@ fn folders_are_respected() {
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("partial")), "{left:?}");
 }
 
+/// A killed run can remove nothing. The next one for the same folder does, and says so; it does not while the first lives.
+#[test]
+fn what_a_killed_run_left_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, left) = (folder.path().join("x"), folder.path().join(".x.partial"));
+    let config = micro();
+    let make = Make { config: &config, seed: 1, store: Store::Bf16, shard_bytes: u64::MAX };
+    std::fs::create_dir(&left).unwrap();
+    std::fs::write(left.join("model.safetensors"), "half").unwrap();
+    let lock = std::fs::File::open(&left).unwrap();
+    lock.lock().unwrap();
+    let text = make.run(&dir, |_| {}).unwrap_err().to_string();
+    assert!(text.contains("x: expected nobody else writing it, got another run that writes"), "{text}");
+    assert_eq!(files(&left).len(), 1, "not this run's to remove");
+    drop(lock);
+    assert!(make.run(&dir, |_| {}).unwrap().cleared);
+    assert!(!left.exists());
+    assert!(Checkpoint::open(&dir).is_ok());
+    assert!(!make.run(folder.path().join("y"), |_| {}).unwrap().cleared);
+}
+
+/// Of runs for the same folder at the same time one makes it, whichever; the others are refused.
+#[test]
+fn one_of_many_runs_makes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dir, config) = (folder.path().join("x"), micro());
+    let run = || Make { config: &config, seed: 1, store: Store::Bf16, shard_bytes: 5000 }.run(&dir, |_| {});
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..6).map(|_| scope.spawn(run)).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
+    for refused in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).map(ToString::to_string) {
+        assert!(refused.contains("nobody else writing it") || refused.contains("a new or an empty folder"), "{refused}");
+    }
+    assert!(Checkpoint::open(&dir).is_ok());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
 /// A run that ends in the middle leaves nothing under the name.
 #[test]
 fn an_ended_run_leaves_no_checkpoint() {
