@@ -6,6 +6,7 @@ mod presets;
 mod read;
 mod write;
 
+use kernel_bindings::mapped_file::read_file;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -194,13 +195,15 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 impl ModelConfig {
     /// Reads `config.json` of a folder.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let path = dir.as_ref().join("config.json");
-        let io = |source| ConfigError::Io { path: path.clone(), source };
-        let bytes = std::fs::metadata(&path).map_err(io)?.len();
-        if bytes > MAX_CONFIG_BYTES {
-            return Err(ConfigError::Json(format!("{bytes} bytes, more than {MAX_CONFIG_BYTES}")));
-        }
-        Self::from_json(&std::fs::read_to_string(&path).map_err(io)?)
+        Self::read(dir.as_ref().join("config.json"))
+    }
+
+    /// Reads a file like `config.json`.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let io = |source| ConfigError::Io { path: path.to_owned(), source };
+        let bytes = read_file(path, MAX_CONFIG_BYTES).map_err(io)?;
+        Self::from_json(std::str::from_utf8(&bytes).map_err(|error| ConfigError::Json(error.to_string()))?)
     }
 
     /// Reads the text of a `config.json`, with DeepSeek's field names or those of transformers, and checks every field.

@@ -9,9 +9,13 @@
 
 use crate::config::ModelConfig;
 use crate::ids::TokenId;
+use kernel_bindings::mapped_file::read_file;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use thiserror::Error;
+
+/// Largest `tokenizer.json` that is read; those of large models have some 10 MB.
+const MAX_FILE_BYTES: u64 = 1 << 28;
 
 /// Why text or tokens were refused.
 #[derive(Debug, Error)]
@@ -82,8 +86,10 @@ impl Tokenizer {
             return Self::bytes(config);
         }
         let file = |got: String| TokenizerError::File { path: path.clone(), got };
-        let text = std::fs::read(&path).map_err(|error| file(error.to_string()))?;
-        let inner = tokenizers::Tokenizer::from_bytes(text).map_err(|error| file(error.to_string()))?;
+        let text = read_file(&path, MAX_FILE_BYTES).map_err(|error| file(error.to_string()))?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(text).map_err(|error| file(error.to_string()))?;
+        // Both are for training: a prompt is neither cut nor filled up.
+        inner.with_padding(None).with_truncation(None).map_err(|error| file(error.to_string()))?;
         let largest = inner.get_vocab(true).into_values().max().unwrap_or(0);
         if largest >= config.vocab_size {
             let (expected, got) = (format!("ids below vocab_size {}", config.vocab_size), format!("id {largest}"));

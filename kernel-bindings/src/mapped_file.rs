@@ -2,9 +2,35 @@
 
 use memmap2::Mmap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::path::Path;
+
+/// Opens a regular file. Anything else is refused before it is opened: a pipe would wait for its writer, a device may never
+/// end.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let regular = |metadata: std::fs::Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file")),
+    };
+    regular(std::fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    regular(file.metadata()?)?;
+    Ok(file)
+}
+
+/// The bytes of a small regular file.
+///
+/// # Errors
+/// It cannot be read, is not a regular file, or holds more than `most` bytes.
+pub fn read_file(path: impl AsRef<Path>, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path.as_ref())?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("expected at most {most} bytes, got more")));
+    }
+    Ok(bytes)
+}
 
 /// The bytes of a file, mapped read-only.
 ///
@@ -20,10 +46,7 @@ pub struct MappedFile {
 impl MappedFile {
     /// Maps a regular file. An empty one gives no bytes.
     pub fn open(path: impl AsRef<Path>) -> io::Result<MappedFile> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"));
-        }
+        let file = open_regular(path.as_ref())?;
         // SAFETY: the mapping is read-only and private to this struct, which hands out shared slices that cannot outlive it,
         // and it stays valid when the file is closed, renamed or unlinked. What a mapping cannot exclude is another process
         // that truncates or overwrites the file: the first ends this process with SIGBUS instead of reading outside the
@@ -58,5 +81,23 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(MappedFile::open(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(MappedFile::open(std::env::temp_dir()).is_err(), "a folder is not a file");
+    }
+
+    /// An open pipe without a writer would wait, and a device of zeros has no end.
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let dir = std::env::temp_dir().join(format!("no-file-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let pipe = dir.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [pipe.as_path(), Path::new("/dev/zero"), &dir] {
+            assert_eq!(MappedFile::open(path).unwrap_err().to_string(), "expected a regular file");
+            assert_eq!(read_file(path, 10).unwrap_err().to_string(), "expected a regular file");
+        }
+        let file = dir.join("file");
+        std::fs::write(&file, b"abc").unwrap();
+        assert_eq!(read_file(&file, 3).unwrap(), b"abc");
+        assert_eq!(read_file(&file, 2).unwrap_err().to_string(), "expected at most 2 bytes, got more");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

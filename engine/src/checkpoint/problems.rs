@@ -50,8 +50,12 @@ impl Problems {
     }
 }
 
-/// Names and values come out of files: a message shows as much of them as a line holds.
+/// Names and values come out of files: a message shows as much of them as a line holds, and nothing that a terminal obeys.
 fn short(text: String) -> String {
+    let text = match text.chars().any(char::is_control) {
+        true => text.escape_debug().to_string(),
+        false => text,
+    };
     if text.chars().count() <= 300 { text } else { text.chars().take(297).chain("...".chars()).collect() }
 }
 

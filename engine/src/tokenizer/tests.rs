@@ -133,6 +133,21 @@ fn wrong_files_are_named() {
     assert!(open().is_err());
 }
 
+/// Files keep the settings of training: a prompt that is cut or filled up is another prompt.
+#[test]
+fn no_truncation_and_no_padding() {
+    let Kind::File(inner) = &BYTE_LEVEL.kind else { panic!("not a file") };
+    let mut trained = tokenizers::Tokenizer::clone(inner);
+    let cut = tokenizers::TruncationParams { max_length: 3, ..Default::default() };
+    let fill = tokenizers::PaddingParams { strategy: tokenizers::PaddingStrategy::Fixed(50), ..Default::default() };
+    trained.with_truncation(Some(cut)).unwrap().with_padding(Some(fill));
+    assert_eq!(trained.encode_fast("x y z ...", false).unwrap().get_ids().len(), 50, "the file's own way");
+    let folder = tempfile::tempdir().unwrap();
+    trained.save(folder.path().join("tokenizer.json"), false).unwrap();
+    let tokenizer = Tokenizer::open(folder.path(), &ModelConfig::v4_flash()).unwrap();
+    assert_eq!(tokenizer.encode("x y z ...").unwrap(), BYTE_LEVEL.encode("x y z ...").unwrap());
+}
+
 proptest! {
     /// Text survives, whole and piece by piece.
     #[test]

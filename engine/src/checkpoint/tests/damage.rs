@@ -255,6 +255,15 @@ fn wrong_indices_are_named() {
     );
 }
 
+/// Names come from strangers: a terminal must not obey them.
+#[test]
+fn control_characters_are_shown() {
+    let text = changed(|tensors| {
+        tensors.insert("a\u{1b}[2J\nb".into(), (Dtype::U8, vec![1], vec![0]));
+    });
+    says(&text, &["\n  a\\u{1b}[2J\\nb: expected no such tensor"]);
+}
+
 /// A draft network that the configuration does not run is no mistake.
 #[test]
 fn unused_draft() {
