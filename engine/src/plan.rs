@@ -151,12 +151,12 @@ impl MemoryPlan {
         let chunk_pages = request.max_batch_tokens.div_ceil(shape.window_page_tokens);
         let window_pages = |compressed_pages: u32| match request.window {
             WindowSizing::PerRequest => {
-                request.max_requests.max(1).saturating_mul(window_pages_per_request) + chunk_pages
+                request.max_requests.max(1).saturating_mul(window_pages_per_request).saturating_add(chunk_pages)
             }
             WindowSizing::Ratio(ratio) => {
                 let tokens = f64::from(compressed_pages) * f64::from(shape.page_tokens);
                 let pages = (ratio * tokens / f64::from(shape.window_page_tokens)).ceil() as u32;
-                pages.max(window_pages_per_request + chunk_pages)
+                pages.max(window_pages_per_request.saturating_add(chunk_pages))
             }
         };
         let request_slots = if shape.has_request_slots() { request.max_requests.max(1) } else { 0 };
@@ -166,10 +166,15 @@ impl MemoryPlan {
             request_slots,
         };
         let all = [PoolName::Compressed, PoolName::Window, PoolName::Request];
-        let total =
-            |sizes: PoolSizes| all.iter().map(|&pool| u64::from(sizes.of(pool)) * page_bytes(pool)).sum::<u64>();
+        let total = |sizes: PoolSizes| {
+            let bytes = all.iter().map(|&pool| u64::from(sizes.of(pool)).saturating_mul(page_bytes(pool)));
+            bytes.fold(0, u64::saturating_add)
+        };
         let room = request.memory.saturating_sub(request.not_cache);
-        let fits = |pages: u32| total(sizes(pages)) <= room && window_pages(pages) <= shape.max_pages();
+        let fits = |pages: u32| {
+            let PoolSizes { window_pages, request_slots, .. } = sizes(pages);
+            window_pages.max(request_slots) <= shape.max_pages() && total(sizes(pages)) <= room
+        };
         if !fits(1) {
             let PoolSizes { window_pages, request_slots, .. } = sizes(1);
             return Err(PlanError { needed: total(sizes(1)), window_pages, request_slots, got: room });

@@ -173,6 +173,27 @@ fn too_little_memory_is_refused_with_numbers() {
     assert_eq!(text, expected);
 }
 
+/// Sizes that no card has are refused like any other that does not fit; nothing wraps around.
+#[test]
+fn absurd_sizes_are_refused() {
+    let mut config = ModelConfig::v4_flash();
+    config.layers = config.layers.iter().copied().cycle().take(1024).collect();
+    for shape in [CacheShape::ring_per_request(128, true), CacheShape::ring_per_page(128, true)] {
+        let geometry = CacheGeometry::new(&config, shape, KvFormat::Bf16, IndexKFormat::Bf16, 1).unwrap();
+        for window in [WindowSizing::PerRequest, WindowSizing::Ratio(f64::MAX), RATIO] {
+            let (max_requests, max_batch_tokens) = (u32::MAX, u32::MAX);
+            let request = PlanRequest { memory: u64::MAX, not_cache: 0, max_requests, max_batch_tokens, window };
+            match MemoryPlan::new(&geometry, request) {
+                Err(error) => assert!(error.to_string().starts_with("cache: expected at least "), "{error}"),
+                Ok(plan) => {
+                    let pages = [plan.sizes.window_pages, plan.sizes.request_slots, plan.sizes.compressed_pages];
+                    assert!(pages.into_iter().all(|pages| pages <= shape.max_pages()), "{pages:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn formats_of_another_width_are_refused() {
     let config = ModelConfig { head_dim: 80, index_head_dim: 32, ..ModelConfig::tiny() };

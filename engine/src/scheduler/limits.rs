@@ -111,7 +111,13 @@ pub(super) fn check(config: &SchedulerConfig, shape: &CacheShape, sizes: PoolSiz
     need("window_pages", sizes.window_pages >= windows, one, sizes.window_pages)?;
     need("compressed_pages", sizes.compressed_pages >= 1, "at least 1".to_owned(), sizes.compressed_pages)?;
     let slots = u32::from(shape.has_request_slots());
-    need("request_slots", sizes.request_slots >= slots, format!("at least {slots}"), sizes.request_slots)
+    need("request_slots", sizes.request_slots >= slots, format!("at least {slots}"), sizes.request_slots)?;
+    let most = shape.max_pages();
+    let PoolSizes { compressed_pages, window_pages, request_slots } = sizes;
+    let pools = [("window_pages", window_pages), ("compressed_pages", compressed_pages), ("request_slots", request_slots)];
+    pools.into_iter().try_for_each(|(name, pages)| {
+        need(name, pages <= most, format!("at most {most}, of which every row has a 32-bit number"), pages)
+    })
 }
 
 /// Refuses a request that is malformed or leaves no room for a token.

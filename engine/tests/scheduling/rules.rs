@@ -121,6 +121,17 @@ fn limits_that_contradict_each_other_are_refused() {
     );
     let few = PoolSizes { window_pages: 1, ..SIZES };
     assert_eq!(refusal(config(), SHAPE, few), "window_pages: expected at least 2 for one sequence, got 1");
+    // Slots are 32-bit signed numbers: one page more, and a row would be another row.
+    let most = SHAPE.max_pages();
+    assert!(u64::from(most) * u64::from(SHAPE.window_page_tokens) <= 1 << 31);
+    for (name, sizes) in [
+        ("window_pages", PoolSizes { window_pages: most + 1, ..SIZES }),
+        ("compressed_pages", PoolSizes { compressed_pages: u32::MAX, ..SIZES }),
+        ("request_slots", PoolSizes { request_slots: most + 1, ..SIZES }),
+    ] {
+        let text = refusal(config(), SHAPE, sizes);
+        assert!(text.starts_with(&format!("{name}: expected at most {most}, ")), "{text}");
+    }
     let wide = CacheShape { window: 9, ..SHAPE };
     assert_eq!(refusal(config(), wide, SIZES), "cache shape: expected window of 1 to 8 tokens, got 9");
     let rings = CacheShape { hca_ratio: 16, hca_ring_rows: 16, hca_state: HcaState::PerWindowPage, ..SHAPE };
