@@ -37,7 +37,22 @@ pub enum LoadError {
         /// How many there are.
         count: u32,
     },
+    /// A rank's part of a sum is narrower than products take.
+    #[error("tensor parallelism over {size} ranks: expected {what} per rank in multiples of {multiple}, got {count}")]
+    Narrow {
+        /// Ranks.
+        size: u32,
+        /// What is divided.
+        what: &'static str,
+        /// What products take.
+        multiple: u32,
+        /// What a rank would have.
+        count: u32,
+    },
 }
+
+/// Multiple of the columns of a product, over which it sums.
+const SUM_MULTIPLE: u32 = 32;
 
 impl RankShape {
     /// This rank's share of heads, output groups, experts and the shared expert.
@@ -48,14 +63,21 @@ impl RankShape {
             }
             Ok(count / size)
         };
-        Ok(Self {
+        let shape = Self {
             size,
             rank,
             heads: share("num_attention_heads", config.heads)?,
             groups: share("o_groups", config.o_groups)?,
             experts: share("n_routed_experts", config.experts)?,
             shared_inter: share("moe_intermediate_size", config.moe_inter * config.shared_experts)?,
-        })
+        };
+        let wide = |what, count: u32| match count.is_multiple_of(SUM_MULTIPLE) {
+            true => Ok(()),
+            false => Err(LoadError::Narrow { size, what, multiple: SUM_MULTIPLE, count }),
+        };
+        wide("o_groups * o_lora_rank", shape.groups * config.o_lora_rank)?;
+        wide("moe_intermediate_size", shape.shared_inter)?;
+        Ok(shape)
     }
 }
 
