@@ -146,6 +146,9 @@ fn copies_that_leave_a_buffer_are_refused_by_name() {
     assert_eq!(error, "host: copy of 3 bytes at offset 8 leaves `index_q`, which has 10 bytes");
     let error = HostOps.download(&buffer, u64::MAX, &mut [0]).unwrap_err().to_string();
     assert_eq!(error, format!("host: copy of 1 bytes at offset {} leaves `index_q`, which has 10 bytes", u64::MAX));
+    // More than an address can reach: an error, where `vec!` would end the process.
+    let error = HostOps.alloc(1 << 50, "index_k").unwrap_err().to_string();
+    assert!(error.contains("`index_k`: no memory for 1125899906842624 bytes"), "{error}");
     let error = HostOps.alloc(u64::MAX, "index_k").unwrap_err().to_string();
     assert_eq!(error, format!("host: `index_k`: {} bytes do not fit the address space", u64::MAX));
 }

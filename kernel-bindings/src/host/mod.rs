@@ -103,6 +103,9 @@ impl Ops for HostOps {
         let refused = |why: String| OpsError::Device { device: DEVICE.into(), message: why };
         let size = usize::try_from(bytes).ok().filter(|&size| isize::try_from(size).is_ok());
         let size = size.ok_or_else(|| refused(format!("`{label}`: {bytes} bytes do not fit the address space")))?;
+        // What the system refuses is an error here; `vec!` by itself would end the process.
+        let refusal = Vec::<u8>::new().try_reserve_exact(size);
+        refusal.map_err(|_| refused(format!("`{label}`: no memory for {bytes} bytes")))?;
         Ok(HostBuffer { bytes: vec![0; size], label: label.into() })
     }
 
