@@ -11,10 +11,10 @@ use super::{CheckpointError, Storage, TensorView, refused};
 use crate::config::{ExpertDtype, ModelConfig};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
+use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// How weights are stored. The three stores of a seed decode to the same values.
@@ -248,9 +248,7 @@ struct Draft {
 fn check_target(dir: &Path) -> Result<(), CheckpointError> {
     match std::fs::read_dir(dir).map(|mut entries| entries.next().is_none()) {
         Ok(true) => Ok(()),
-        Ok(false) => {
-            Err(refused(&dir.display().to_string(), "a new or an empty folder", "a folder with files in it"))
-        }
+        Ok(false) => Err(refused(&dir.display().to_string(), "a new or an empty folder", "a folder with files in it")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(source) => Err(CheckpointError::Io { path: dir.to_owned(), source }),
     }
@@ -301,7 +299,11 @@ impl Draft {
         std::fs::create_dir_all(&parent).map_err(|source| CheckpointError::Io { path: parent.clone(), source })?;
         let taken = take_folder(&path).map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
         let Some((lock, cleared)) = taken else {
-            return Err(refused(&shown, "nobody else writing it", format!("another run that writes {}", path.display())));
+            return Err(refused(
+                &shown,
+                "nobody else writing it",
+                format!("another run that writes {}", path.display()),
+            ));
         };
         let draft = Draft { path, parent, cleared, _lock: lock };
         // Another run may have made it since the first look.

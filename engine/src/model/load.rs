@@ -468,3 +468,23 @@ fn stored(checkpoint: &Checkpoint, parts: &[Part]) -> Result<Option<Prepared>, C
     let scale = (!scale.is_empty()).then_some(scale);
     Ok(Some(Prepared { format, data, scale }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2 output groups of 16 channels; a shared expert of 128 channels.
+    #[test]
+    fn ranks_that_are_too_narrow_are_refused() {
+        let said = |config: &ModelConfig, size| RankShape::new(config, 0, size).map_err(|error| error.to_string());
+        let narrow = |what, count, size| {
+            Err(format!(
+                "tensor parallelism over {size} ranks: expected {what} per rank in multiples of 32, got {count}"
+            ))
+        };
+        let (tiny, mini) = (ModelConfig::tiny(), ModelConfig::mini());
+        assert!(said(&tiny, 1).is_ok() && said(&mini, 4).is_ok());
+        assert_eq!(said(&tiny, 2), narrow("o_groups * o_lora_rank", 16, 2));
+        assert_eq!(said(&mini, 8), narrow("moe_intermediate_size", 16, 8));
+    }
+}

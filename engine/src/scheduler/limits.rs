@@ -114,7 +114,8 @@ pub(super) fn check(config: &SchedulerConfig, shape: &CacheShape, sizes: PoolSiz
     need("request_slots", sizes.request_slots >= slots, format!("at least {slots}"), sizes.request_slots)?;
     let most = shape.max_pages();
     let PoolSizes { compressed_pages, window_pages, request_slots } = sizes;
-    let pools = [("window_pages", window_pages), ("compressed_pages", compressed_pages), ("request_slots", request_slots)];
+    let pools =
+        [("window_pages", window_pages), ("compressed_pages", compressed_pages), ("request_slots", request_slots)];
     pools.into_iter().try_for_each(|(name, pages)| {
         need(name, pages <= most, format!("at most {most}, of which every row has a 32-bit number"), pages)
     })

@@ -34,8 +34,7 @@ fn a_rank_that_panics_ends_the_run() {
     let mini = made(&config, 2);
     let request = &requests(config.vocab_size, &[7], 4)[0];
     for (ranks, who) in [(1, 0), (2, 0), (2, 1)] {
-        let mut engine =
-            Setup { ranks, panics: Some((who, 2 * config.num_layers())), ..Setup::new(&mini) }.engine();
+        let mut engine = Setup { ranks, panics: Some((who, 2 * config.num_layers())), ..Setup::new(&mini) }.engine();
         engine.add(request.clone()).expect("fits");
         let mut events = Vec::new();
         let error = engine.turn(&mut events).expect_err("a rank is gone").to_string();

@@ -179,7 +179,10 @@ fn one_of_many_runs_makes_it() {
     });
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
     for refused in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).map(ToString::to_string) {
-        assert!(refused.contains("nobody else writing it") || refused.contains("a new or an empty folder"), "{refused}");
+        assert!(
+            refused.contains("nobody else writing it") || refused.contains("a new or an empty folder"),
+            "{refused}"
+        );
     }
     assert!(Checkpoint::open(&dir).is_ok());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
