@@ -112,7 +112,7 @@ impl Inspection {
         let count: usize = self.kinds.iter().map(|row| row.count).sum();
         let field = |name: &str| self.config[name].to_string();
         let mut text = format!(
-            "{}: {} naming, {count} tensors, {}, weight files: {}\n",
+            "{}: {} naming, {count} tensors (scales not counted), {}, weight files: {}\n",
             self.dir,
             self.naming,
             binary(total),
@@ -189,8 +189,9 @@ pub fn make(args: &MakeCheckpointArgs) -> Result<String, CheckpointError> {
     let made = make.run(&args.dir, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     let (dir, size) = (args.dir.display(), binary(made.bytes));
+    let cleared = if made.cleared { " (what an earlier run had left unfinished was removed)" } else { "" };
     Ok(format!(
-        "{dir}: {}, seed {}, {} tensors, {size}, weight files: {}",
+        "{dir}: {}, seed {}, {} tensors with scales, {size}, weight files: {}{cleared}",
         args.preset, args.seed, made.tensors, made.files
     ))
 }

@@ -244,7 +244,7 @@ pub struct MakeCheckpointArgs {
     /// New or empty folder.
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// Model: tiny, mini, v4-flash, v4-pro or flash-N-layers (the first N of Flash).
+    /// Model: tiny, mini, peers, v4-flash, v4-pro or flash-N-layers (the first N of Flash).
     #[arg(long, default_value = "tiny", value_name = "NAME")]
     pub preset: String,
     /// Seed of the weights; the same seed gives the same bytes, and the same model in every store.

@@ -32,7 +32,7 @@ pub struct E2eArgs {
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub new_tokens: u32,
     /// Requests of a run; default: one per client, at least 8.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub requests: Option<u32>,
     /// Run everything once before it is measured, on other prompts.
     #[arg(long)]
@@ -193,8 +193,8 @@ pub struct E2eReport {
     pub runs: Vec<Run>,
 }
 
-/// Prompts of a run.
-fn prompts(args: &E2eArgs, serving: &Serving, count: usize) -> Result<Vec<Vec<TokenId>>, E2eError> {
+/// Prompts of a run, one after the other.
+fn prompts(args: &E2eArgs, serving: &Serving) -> Result<impl Iterator<Item = Vec<TokenId>> + use<>, E2eError> {
     let (from, to) = args.prompt_tokens;
     let mut rng = Rng::named(args.seed, "prompts");
     let vocab = serving.config.vocab_size;
@@ -211,7 +211,7 @@ fn prompts(args: &E2eArgs, serving: &Serving, count: usize) -> Result<Vec<Vec<To
         }
     };
     let mut at = 0;
-    let prompts = (0..count).map(|_| {
+    Ok(std::iter::repeat_with(move || {
         let len = from + rng.below(u64::from(to - from)) as u32;
         (0..len)
             .map(|_| match &text {
@@ -222,8 +222,7 @@ fn prompts(args: &E2eArgs, serving: &Serving, count: usize) -> Result<Vec<Vec<To
                 }
             })
             .collect()
-    });
-    Ok(prompts.collect())
+    }))
 }
 
 /// Times of one request, seconds since the run began.
@@ -244,7 +243,7 @@ fn checksum(texts: &[Vec<u32>]) -> String {
 /// Closed-loop clients: each submits its next request when the one before has ended.
 pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool) -> Result<Run, E2eError> {
     let requests = args.requests.map_or((concurrency as usize).max(8), |n| n as usize);
-    let prompts = prompts(args, serving, requests)?;
+    let prompts = prompts(args, serving)?;
     let stop =
         if args.ignore_eos { Vec::new() } else { serving.config.eos_ids.iter().map(|&id| TokenId(id)).collect() };
     // A run does not profit from the one before.
@@ -254,12 +253,14 @@ pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool)
     let start = Instant::now();
     let now = || start.elapsed().as_secs_f64();
 
-    let mut waiting = prompts.iter().enumerate();
+    let mut waiting = prompts.take(requests).enumerate();
+    let mut prompt_tokens = 0;
     let mut clients: HashMap<SequenceId, Client> = HashMap::new();
     let mut submit = |serving: &mut Serving, clients: &mut HashMap<SequenceId, Client>, at: f64| {
         let Some((number, prompt)) = waiting.next() else { return Ok(()) };
+        prompt_tokens += prompt.len() as u64;
         let request = Request {
-            prompt: prompt.clone(),
+            prompt,
             max_tokens: args.new_tokens,
             stop: stop.clone(),
             sampling: Sampling { temperature: args.temperature, seed: args.seed.wrapping_add(number as u64) },
@@ -306,7 +307,6 @@ pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool)
     bar.finish_and_clear();
     let after = serving.engine.scheduler().stats();
     let output_tokens: u64 = texts.iter().map(|text| text.len() as u64).sum();
-    let prompt_tokens: u64 = prompts.iter().map(|prompt| prompt.len() as u64).sum();
     Ok(Run {
         concurrency,
         requests,
@@ -326,14 +326,20 @@ pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool)
     })
 }
 
+/// The model's options with room for every client, and in a step as many tokens of prompts as of running texts.
+fn roomy(args: &E2eArgs) -> ModelArgs {
+    let mut model = args.model.clone();
+    model.max_running = model.max_running.max(args.concurrency.iter().copied().max().unwrap_or(1));
+    let decode = model.max_running * if model.mtp { 2 } else { 1 };
+    model.max_batch_tokens = model.max_batch_tokens.max(2 * decode);
+    model
+}
+
 /// Every run of the command.
 pub fn all(args: &E2eArgs, quiet: bool) -> Result<E2eReport, E2eError> {
     let checkpoint = args.model.checkpoint()?;
     let context = (args.prompt_tokens.1 - 1).saturating_add(args.new_tokens);
-    let mut model = args.model.clone();
-    model.max_running = model.max_running.max(args.concurrency.iter().copied().max().unwrap_or(1));
-    model.max_batch_tokens = model.max_batch_tokens.max(2 * model.max_running);
-    let mut serving = model.start(checkpoint, context, quiet)?;
+    let mut serving = roomy(args).start(checkpoint, context, quiet)?;
     let mut runs = Vec::new();
     for &concurrency in &args.concurrency {
         if args.warm_up {
@@ -461,7 +467,15 @@ pub fn compare(a: &Path, b: &Path) -> Result<String, E2eError> {
         let message = format!("expected a run with the concurrency of one in {}, got none", a.display());
         return Err(E2eError::File { path: b.to_path_buf(), message });
     }
-    let ratio = |a: f64, b: f64| format!("{a:.1} -> {b:.1} ({:.2}x)", b / a);
+    let ratio = |a: f64, b: f64| match a > 0.0 {
+        true => format!("{a:.1} -> {b:.1} ({:.2}x)", b / a),
+        false => format!("{a:.1} -> {b:.1}"),
+    };
+    let tokens = |a: &Run, b: &Run| match (a.requests, a.prompt_tokens) == (b.requests, b.prompt_tokens) {
+        true if a.checksum == b.checksum => "equal",
+        true => "DIFFERENT",
+        false => "of other requests",
+    };
     let rows = pairs.into_iter().map(|(a, b)| {
         [
             a.concurrency.to_string(),
@@ -469,7 +483,7 @@ pub fn compare(a: &Path, b: &Path) -> Result<String, E2eError> {
             ratio(a.ttft_ms.p50, b.ttft_ms.p50),
             ratio(a.tpot_ms.p50, b.tpot_ms.p50),
             ratio(a.itl_ms.p99, b.itl_ms.p99),
-            if a.checksum == b.checksum { "equal".into() } else { "DIFFERENT".into() },
+            tokens(a, b).into(),
         ]
     });
     Ok(table(["C", "output tok/s", "TTFT p50 ms", "TPOT p50 ms", "ITL p99 ms", "tokens"], rows))
@@ -494,6 +508,60 @@ mod tests {
         assert_eq!(Percentiles::of(&mut values), Percentiles { p50: 50.0, p90: 90.0, p99: 99.0 });
         assert_eq!(Percentiles::of(&mut []), Percentiles::default());
         assert_eq!(Percentiles::of(&mut [7.0]), Percentiles { p50: 7.0, p90: 7.0, p99: 7.0 });
+    }
+
+    /// A step needs more tokens than the running texts take, which with drafts is two each.
+    #[test]
+    fn steps_have_room_for_every_client() {
+        for (options, decode) in [(&["--concurrency", "4096"][..], 4096), (&["--concurrency", "300", "--mtp"], 600)] {
+            let model = roomy(&E2eArgs::parse(options));
+            assert!(model.max_batch_tokens > decode, "{options:?}: {}", model.max_batch_tokens);
+        }
+    }
+
+    #[test]
+    fn requests_are_bounded() {
+        let refused = std::panic::catch_unwind(|| E2eArgs::parse(&["--requests", "4294967295"]));
+        assert!(refused.is_err(), "a list of every text would not fit any machine");
+    }
+
+    #[test]
+    fn comparisons_say_what_can_be_compared() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let record = |name: &str, change: &dyn Fn(&mut Run)| {
+            let none = Percentiles::default();
+            let mut run = Run {
+                concurrency: 1,
+                requests: 8,
+                errors: 0,
+                prompt_tokens: 80,
+                cached_tokens: 0,
+                output_tokens: 8,
+                seconds: 1.0,
+                output_tokens_per_s: 8.0,
+                total_tokens_per_s: 88.0,
+                ttft_ms: Percentiles { p50: 4.0, p90: 4.0, p99: 4.0 },
+                tpot_ms: none,
+                itl_ms: none,
+                steps: 9,
+                preempted: 0,
+                checksum: "a".into(),
+            };
+            change(&mut run);
+            let path = folder.path().join(name);
+            std::fs::write(&path, serde_json::json!({ "runs": [run] }).to_string()).expect("written");
+            path
+        };
+        let first = record("a", &|_| ());
+        let against = |path: &Path| compare(&first, path).expect("two reports");
+        let same = against(&first);
+        assert!(same.contains("8.0 -> 8.0 (1.00x)") && same.contains("equal"), "{same}");
+        assert!(same.contains("0.0 -> 0.0 ") && !same.contains("NaN"), "{same}");
+        assert!(against(&record("b", &|run| run.checksum = "b".into())).contains("DIFFERENT"));
+        let other = against(&record("c", &|run| (run.requests, run.checksum) = (9, "b".into())));
+        assert!(other.contains("of other requests"), "{other}");
+        let nobody = compare(&first, &record("d", &|run| run.concurrency = 2)).expect_err("nothing in common");
+        assert!(nobody.to_string().contains("expected a run with the concurrency of one in"), "{nobody}");
     }
 
     #[test]

@@ -52,7 +52,8 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("sm120: {error}");
+            // Where standard error takes nothing, the status still tells.
+            let _ = writeln!(std::io::stderr(), "sm120: {error}");
             ExitCode::from(2)
         }
     }
@@ -108,6 +109,7 @@ fn end_to_end(args: &E2eArgs) -> Result<bool, Failure> {
         return Ok(true);
     }
     check_json(args.json.as_deref())?;
+    check_folder(&args.report)?;
     let report = e2e::all(args, !std::io::stderr().is_terminal())?;
     outln!("{}\n\n{}", report.headline(), report.table());
     let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
@@ -136,6 +138,9 @@ fn completion(args: &GenerateArgs) -> Result<bool, Failure> {
     })?;
     outln!();
     let seconds = done.all.as_secs_f64();
+    if args.model.model.is_none() {
+        eprintln!("the weights of --preset are random, and so is the text; --model DIR takes a checkpoint");
+    }
     eprintln!(
         "{} prompt tokens, {} generated in {seconds:.2} s, first after {:.0} ms ({:?})",
         done.usage.prompt_tokens,
@@ -210,9 +215,14 @@ fn check_json(path: Option<&Path>) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The same for the folder of a report.
+fn check_folder(folder: &Path) -> Result<(), Failure> {
+    Ok(std::fs::create_dir_all(folder).map_err(|e| format!("cannot write a report to {}: {e}", folder.display()))?)
+}
+
 fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
     check_json(json)?;
-    std::fs::create_dir_all(folder).map_err(|e| format!("cannot write a report to {}: {e}", folder.display()))?;
+    check_folder(folder)?;
     let report = job::main_job()?;
     print_parity(&report);
     outln!("\nrecall of the exact top-512 by index-K format\n{}", report.recall_table());

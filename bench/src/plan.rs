@@ -4,8 +4,9 @@ use crate::cli::{PlanArgs, PolicyChoice, WeightBytes};
 use crate::report::table;
 use crate::serving;
 use engine::checkpoint::make::{Make, Store};
-use engine::config::ModelConfig;
+use engine::config::{ConfigError, ModelConfig};
 use engine::geometry::{CacheGeometry, CacheShape, PoolName};
+use engine::model::RankShape;
 use engine::plan::{MemoryPlan, PlanRequest, Term, WindowSizing};
 use serde::Serialize;
 use std::fmt::Write;
@@ -75,8 +76,14 @@ pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
     let (model, config) = match &args.config {
         None => (args.preset.clone(), serving::preset(&args.preset)?),
         Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-            (path.display().to_string(), ModelConfig::from_json(&text)?)
+            let config = ModelConfig::read(path);
+            let shown = path.display();
+            let named = config.map_err(|error| match error {
+                // Its message names the file.
+                error @ ConfigError::Io { .. } => error.to_string(),
+                error => format!("{shown}: {error}"),
+            });
+            (shown.to_string(), named?)
         }
     };
     let shape = match args.policy {
@@ -90,9 +97,23 @@ pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
         WeightBytes::Auto => Make { config: &config, seed: 0, store: Store::Fp8Fp4, shard_bytes: u64::MAX }.bytes(),
         WeightBytes::Bytes(bytes) => bytes,
     };
+    RankShape::new(&config, 0, args.tp)?;
+    let not_cache = weights.div_ceil(u64::from(args.tp)).saturating_add(args.reserve);
+    if not_cache >= args.memory {
+        return Err(format!(
+            "--memory: expected more than {not_cache} B ({}: {} of weights over {} ranks, and the reserve), got {} B ({}); \
+             more ranks (--tp) divide the weights",
+            gib(not_cache),
+            gib(weights),
+            args.tp,
+            args.memory,
+            gib(args.memory)
+        )
+        .into());
+    }
     let request = PlanRequest {
         memory: args.memory,
-        not_cache: weights.div_ceil(u64::from(args.tp)).saturating_add(args.reserve),
+        not_cache,
         max_requests: args.max_requests,
         max_batch_tokens: args.max_batch_tokens,
         window: if args.request_cap { WindowSizing::PerRequest } else { WindowSizing::Ratio(args.window_ratio) },
@@ -265,7 +286,17 @@ mod tests {
         let of_file = run(&format!("--tp 4 --config {}", path.display())).unwrap();
         assert_eq!(of_file.plan, run("--tp 4").unwrap().plan);
         let small = run("--memory 96GiB").unwrap_err();
-        assert!(small.starts_with("cache: expected at least ") && small.ends_with("got 0 B"), "{small}");
+        let said = "148.648 GiB of weights over 1 ranks, and the reserve), got 103079215104 B (96.000 GiB)";
+        assert!(small.starts_with("--memory: expected more than ") && small.contains(said), "{small}");
+        let small = run("--preset mini --memory 50MB").unwrap_err();
+        assert!(small.starts_with("cache: expected at least "), "{small}");
+        let uneven = run("--tp 3").unwrap_err();
+        assert_eq!(uneven, "tensor parallelism over 3 ranks: num_attention_heads is 64, which does not divide evenly");
+        std::fs::write(&path, "{").unwrap();
+        let broken = run(&format!("--config {}", path.display())).unwrap_err();
+        assert!(broken.starts_with(&format!("{}: config.json: expected", path.display())), "{broken}");
+        let none = run("--config /nonexistent/config.json").unwrap_err();
+        assert_eq!(none.matches("/nonexistent/config.json").count(), 1, "{none}");
         assert!(run("--memory 96Gi").unwrap_err().contains("expected a number of bytes such as 96GiB"));
         assert!(run("--window-ratio 0").unwrap_err().contains("above 0"));
         assert!(run("--config a --preset tiny").is_err(), "one of the two");

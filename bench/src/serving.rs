@@ -22,6 +22,8 @@ use kernel_bindings::nccl::{NcclId, NcclRank};
 use kernel_bindings::ops::KernelOps;
 use reference::ops::{Dtype, IndexKFormat, KvFormat, Ops, OpsError, ScaleRule};
 use serde::Serialize;
+use std::fs::{File, TryLockError};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
@@ -213,26 +215,49 @@ pub fn preset(name: &str) -> Result<ModelConfig, ServingError> {
     })
 }
 
+/// Largest checkpoint that is made without being asked for by name.
+const MAX_KEPT_BYTES: u64 = 32 << 30;
+
 impl ModelArgs {
     /// Opens the checkpoint, or makes the preset's once under `results/local/checkpoints`.
     pub fn checkpoint(&self) -> Result<Checkpoint, ServingError> {
-        if let Some(dir) = &self.model {
-            return Ok(Checkpoint::open(dir)?);
+        match &self.model {
+            Some(dir) => Ok(Checkpoint::open(dir)?),
+            None => self.kept(Path::new("results/local/checkpoints")),
         }
+    }
+
+    /// The random checkpoint of the preset out of `folder`, made if it is not there. Runs at the same time make it once: the
+    /// folder is locked meanwhile.
+    fn kept(&self, folder: &Path) -> Result<Checkpoint, ServingError> {
         let config = preset(&self.preset)?;
-        let dir = Path::new("results/local/checkpoints").join(format!("{}-seed-{}", self.preset, self.model_seed));
+        let store = if config.quantised { Store::Fp8Fp4 } else { Store::Fp32 };
+        let make = Make { config: &config, seed: self.model_seed, store, shard_bytes: 1 << 30 };
+        if make.bytes() > MAX_KEPT_BYTES {
+            let size = |bytes| indicatif::BinaryBytes(bytes).to_string();
+            let expected = format!(
+                "a model of at most {} (larger ones are made by `make-checkpoint` and named by --model)",
+                size(MAX_KEPT_BYTES)
+            );
+            let got = format!("{}, {}", self.preset, size(make.bytes()));
+            return Err(ServingError::Choice { option: "--preset", expected, got });
+        }
+        let io = |source| CheckpointError::Io { path: folder.to_owned(), source };
+        std::fs::create_dir_all(folder).map_err(io)?;
+        let lock = File::open(folder).map_err(io)?;
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            // Nobody may be there to read it.
+            let _ =
+                writeln!(std::io::stderr(), "{}: waiting for another run that makes a checkpoint", folder.display());
+            lock.lock().map_err(io)?;
+        }
+        let dir = folder.join(format!("{}-seed-{}", self.preset, self.model_seed));
         if let Ok(checkpoint) = Checkpoint::open(&dir)
             && *checkpoint.config() == config
         {
             return Ok(checkpoint);
         }
         let _ = std::fs::remove_dir_all(&dir);
-        let make = Make {
-            config: &config,
-            seed: self.model_seed,
-            store: if config.quantised { Store::Fp8Fp4 } else { Store::Fp32 },
-            shard_bytes: 1 << 30,
-        };
         let bar = progress_bar(make.bytes(), "checkpoint", true);
         make.run(&dir, |bytes| bar.inc(bytes))?;
         bar.finish_and_clear();
@@ -289,7 +314,8 @@ impl ModelArgs {
         }
         if context > config.max_position {
             let expected = format!("at most {} tokens, the model's positions", config.max_position);
-            return Err(ServingError::Choice { option: "context", expected, got: context.to_string() });
+            let option = "prompt and generated tokens together";
+            return Err(ServingError::Choice { option, expected, got: context.to_string() });
         }
         let numerics = self.numerics(&config)?;
         RankShape::new(&config, 0, self.tp)?;
@@ -304,8 +330,8 @@ impl ModelArgs {
             speculation: self.mtp,
         };
         let sizes = PoolSizes {
-            compressed_pages: self.max_running * shape.compressed_pages(context),
-            window_pages: self.max_running * shape.max_window_pages(self.max_batch_tokens.min(context)),
+            compressed_pages: self.max_running.saturating_mul(shape.compressed_pages(context)),
+            window_pages: self.max_running.saturating_mul(shape.max_window_pages(self.max_batch_tokens.min(context))),
             request_slots: self.max_running,
         };
         let scheduler = Scheduler::new(limits, shape, sizes)?;
@@ -416,8 +442,9 @@ impl Plan {
                 bar.inc(tensors);
             }
         };
-        let weights = load(&ops, &self.checkpoint, &self.numerics, &ranks, &self.limits, self.mtp, &done)?;
+        // Memory that is too small is known before a weight is read.
         let caches = Caches::new(&ops, &self.geometry, self.sizes).map_err(failed)?;
+        let weights = load(&ops, &self.checkpoint, &self.numerics, &ranks, &self.limits, self.mtp, &done)?;
         let (numerics, limits) = (self.numerics, self.limits);
         Model::new(ops, Parts { config, numerics, shape: ranks, limits, weights, caches, collective }).map_err(failed)
     }
@@ -430,4 +457,54 @@ pub fn progress_bar(len: u64, what: &'static str, shown: bool) -> ProgressBar {
     }
     let style = ProgressStyle::with_template("{msg:12} [{bar:32}] {pos}/{len} {eta}").expect("a valid template");
     ProgressBar::new(len).with_style(style).with_message(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiny() -> ModelArgs {
+        crate::e2e::E2eArgs::parse(&["--preset", "tiny", "--device", "host"]).model
+    }
+
+    /// Every run gets the checkpoint, one makes it, and nothing else stays behind.
+    #[test]
+    fn runs_at_once_share_a_checkpoint() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::thread::scope(|scope| {
+            let run = || scope.spawn(|| tiny().kept(folder.path()).map(|checkpoint| checkpoint.bytes()));
+            let runs: Vec<_> = (0..5).map(|_| run()).collect();
+            let bytes: Vec<u64> =
+                runs.into_iter().map(|run| run.join().expect("no panic").expect("a checkpoint")).collect();
+            assert!(bytes.windows(2).all(|pair| pair[0] == pair[1]), "{bytes:?}");
+        });
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path()).expect("there").map(|e| e.expect("entry").file_name()).collect();
+        assert_eq!(left, ["tiny-seed-1"]);
+    }
+
+    #[test]
+    fn no_model_of_hundreds_of_gib_is_made_unasked() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let args = ModelArgs { preset: "v4-flash".into(), ..tiny() };
+        let text = args.kept(folder.path()).expect_err("too large").to_string();
+        assert!(text.starts_with("--preset: expected a model of at most 32.00 GiB"), "{text}");
+        assert!(text.ends_with("got v4-flash, 148.65 GiB"), "{text}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
+    }
+
+    /// 4,096 texts of 2^30 tokens are 2^34 pages, which 32 bits would make none.
+    #[test]
+    fn pools_beyond_32_bits_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = ModelConfig { max_position: 1 << 30, ..ModelConfig::tiny() };
+        let dir = folder.path().join("x");
+        Make { config: &config, seed: 1, store: Store::Fp8Fp4, shard_bytes: u64::MAX }
+            .run(&dir, |_| ())
+            .expect("written");
+        let args = ModelArgs { max_running: 4096, max_batch_tokens: 8193, ..tiny() };
+        let checkpoint = Checkpoint::open(&dir).expect("whole");
+        let text = args.start(checkpoint, 1 << 29, true).expect_err("too many pages").to_string();
+        assert!(text.starts_with("compressed_pages: expected at most "), "{text}");
+    }
 }
