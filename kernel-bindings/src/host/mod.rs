@@ -11,6 +11,7 @@ mod gather_rows;
 mod hadamard;
 mod hc_mix;
 mod hc_post;
+mod hc_products;
 mod index_k_write;
 mod index_logits;
 mod index_logits_decode;
