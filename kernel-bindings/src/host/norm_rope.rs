@@ -14,9 +14,9 @@ fn sum_of_squares(dtype: Dtype, row: &[u8]) -> f32 {
     let mut sums = [0.0f32; 16];
     for run in row.chunks(RUN * size) {
         // Channels beyond the row are zeros and add nothing.
-        let mut x = [0.0; RUN];
-        load(dtype, run, &mut x[..run.len() / size]);
-        for x in x.as_chunks::<16>().0 {
+        let (mut x, count) = ([0.0; RUN], run.len() / size);
+        load(dtype, run, &mut x[..count]);
+        for x in x[..count.next_multiple_of(16)].as_chunks::<16>().0 {
             for (sum, x) in sums.iter_mut().zip(x) {
                 *sum += x * x;
             }
@@ -45,15 +45,17 @@ fn angles<'a>(rope: &Rope<'a, HostBuffer>, token: usize) -> &'a [u8] {
 #[inline(always)]
 fn scale(dtype: Dtype, x: &[u8], factor: f32, weight: Option<&[u8]>, out: &mut [u8]) {
     let size = dtype.bytes() as usize;
-    let (mut values, mut weights) = ([0.0; RUN], [1.0; RUN]);
+    let (mut values, mut weights) = ([0.0; RUN], [0.0; RUN]);
     for (number, (x, out)) in x.chunks(RUN * size).zip(out.chunks_mut(RUN * size)).enumerate() {
         let count = x.len() / size;
         load(dtype, x, &mut values[..count]);
         if let Some(weight) = weight {
             load_f32(&weight[4 * RUN * number..], &mut weights[..count]);
-        }
-        for (x, w) in values.iter_mut().zip(&weights) {
-            *x = *x * factor * w;
+            for (x, w) in values[..count].iter_mut().zip(&weights[..count]) {
+                *x = *x * factor * w;
+            }
+        } else {
+            values[..count].iter_mut().for_each(|x| *x *= factor);
         }
         store(dtype, &values[..count], out);
     }
@@ -68,17 +70,23 @@ fn turn(dtype: Dtype, channels: &mut [u8], angles: &[u8], sign: f32) {
         let count = angles.len() / 4;
         load(dtype, channels, &mut values[..count]);
         load_f32(angles, &mut turns[..count]);
-        for ([a, b], [cos, sin]) in values.as_chunks_mut::<2>().0.iter_mut().zip(turns.as_chunks::<2>().0) {
-            let sin = sign * sin;
-            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        // Eight pairs at a time, those behind the last whatever they are.
+        let some = ..count.next_multiple_of(16);
+        for (values, turns) in values[some].as_chunks_mut::<16>().0.iter_mut().zip(turns[some].as_chunks::<16>().0) {
+            for ([a, b], [cos, sin]) in values.as_chunks_mut::<2>().0.iter_mut().zip(turns.as_chunks::<2>().0) {
+                let sin = sign * sin;
+                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+            }
         }
         store(dtype, &values[..count], channels);
     }
 }
 
-/// A head of a token, from norm to rotation.
-struct Head<'a> {
+/// The heads of a token, from norm to rotation.
+struct Heads<'a> {
     dtype: Dtype,
+    /// Bytes of a head.
+    head: usize,
     x: &'a [u8],
     /// Epsilon, if there is a norm.
     norm: Option<f32>,
@@ -88,17 +96,23 @@ struct Head<'a> {
     out: &'a mut [u8],
 }
 
-impl WithSimd for Head<'_> {
+impl WithSimd for Heads<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Head { dtype, x, norm, weight, angles, sign, out } = self;
+        let Heads { dtype, head, x, norm, weight, angles, sign, out } = self;
         let size = dtype.bytes() as usize;
-        let d = x.len() / size;
-        let factor = norm.map_or(1.0, |eps| 1.0 / (sum_of_squares(dtype, x) / d as f32 + eps).sqrt());
-        scale(dtype, x, factor, weight, out);
-        turn(dtype, &mut out[(d - angles.len() / 4) * size..], angles, sign);
+        let d = head / size;
+        for (x, out) in x.chunks_exact(head).zip(out.chunks_exact_mut(head)) {
+            if norm.is_none() && weight.is_none() {
+                out.copy_from_slice(x);
+            } else {
+                let factor = norm.map_or(1.0, |eps| 1.0 / (sum_of_squares(dtype, x) / d as f32 + eps).sqrt());
+                scale(dtype, x, factor, weight, out);
+            }
+            turn(dtype, &mut out[(d - angles.len() / 4) * size..], angles, sign);
+        }
     }
 }
 
@@ -106,7 +120,7 @@ pub(super) fn run(args: NormRope<'_, HostBuffer>) {
     let (dtype, h, d) = (args.dtype, args.h as usize, args.d as usize);
     let size = dtype.bytes() as usize;
     let [stride_x, stride_out] = [args.stride_x, args.stride_out].map(|s| s as usize * size);
-    let head_bytes = d * size;
+    let head = d * size;
     let weight = match args.norm {
         Norm::Weighted(weight) => Some(&weight.bytes[..4 * d]),
         Norm::Unweighted | Norm::None => None,
@@ -115,9 +129,7 @@ pub(super) fn run(args: NormRope<'_, HostBuffer>) {
     let sign = if args.rope.is_some_and(|rope| rope.inverse) { -1.0 } else { 1.0 };
     for_rows(&mut args.out.bytes, stride_out, args.t as usize, h * d, |token, out| {
         let angles = args.rope.as_ref().map_or(&[][..], |rope| angles(rope, token));
-        let x = &args.x.bytes[token * stride_x..token * stride_x + h * head_bytes];
-        for (x, out) in x.chunks_exact(head_bytes).zip(out.chunks_exact_mut(head_bytes)) {
-            widest(Head { dtype, x, norm, weight, angles, sign, out });
-        }
+        let x = &args.x.bytes[token * stride_x..token * stride_x + h * head];
+        widest(Heads { dtype, head, x, norm, weight, angles, sign, out });
     });
 }
