@@ -13,7 +13,8 @@ mod bounds;
 pub mod suite;
 mod tickets;
 
-use bounds::Bounds;
+pub use bounds::Bounds;
+pub use tickets::Tickets;
 
 use crate::arena::Arena;
 use crate::ids::{PeerId, RoomKey, Ticket};
@@ -178,8 +179,9 @@ pub trait Transport: Send {
     /// Twice; an arena smaller than its layout; what the system refuses.
     fn register(&mut self, arena: Arc<Arena>, layout: &Layout) -> Result<(), TransportError>;
 
-    /// What a peer needs to reach this arena; it travels in HELLO.
-    fn blob(&self) -> Vec<u8>;
+    /// What this peer needs to reach the arena; it travels in HELLO. Of some transports each peer gets its own object, which
+    /// a tear-down destroys, so the number must be the one of [`Transport::connect`]. Empty before an arena is registered.
+    fn blob(&mut self, peer: PeerId) -> Vec<u8>;
 
     /// Admits a peer by its blob, for posts in both directions. A number is used once: a peer that comes back gets a new one.
     ///
@@ -196,6 +198,12 @@ pub trait Transport: Send {
 
     /// Whether [`Transport::admit`] and [`Transport::expire`] do anything.
     fn drops_stale(&self) -> bool {
+        false
+    }
+
+    /// Whether peers reach the arena without any code of this side. Then what lands is not counted, and the end of a peer that
+    /// only writes is not noticed here: the control connection tells.
+    fn one_sided(&self) -> bool {
         false
     }
 

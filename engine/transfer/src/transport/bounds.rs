@@ -2,7 +2,7 @@
 
 use crate::layout::Layout;
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Region {
     name: String,
     start: u64,
@@ -11,12 +11,13 @@ struct Region {
     page_bytes: u64,
 }
 
-/// Regions of a layout, by address.
-#[derive(Debug)]
-pub(super) struct Bounds(Vec<Region>);
+/// Regions of a layout, by address: what a transport must know of it to see that a range lies inside one page.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Bounds(Vec<Region>);
 
 impl Bounds {
-    pub(super) fn new(layout: &Layout) -> Self {
+    /// Of a layout.
+    pub fn new(layout: &Layout) -> Self {
         let region = |item: &crate::layout::Item| {
             let pages = layout.classes()[item.spec.class.0 as usize].num_pages;
             let (start, end) = (item.offset, item.offset + item.stride * u64::from(pages));
@@ -27,9 +28,10 @@ impl Bounds {
     }
 
     /// The item that the bytes belong to, if they lie inside one page of it.
-    pub(super) fn item(&self, offset: u64, bytes: u64) -> Option<&str> {
+    pub fn item(&self, offset: u64, bytes: u64) -> Option<&str> {
         let region = &self.0[..self.0.partition_point(|region| region.start <= offset)].last()?;
-        let end_in_page = ((offset - region.start) % region.stride).checked_add(bytes)?;
+        // A blob may hold any numbers.
+        let end_in_page = offset.checked_sub(region.start)?.checked_rem(region.stride)?.checked_add(bytes)?;
         (offset < region.end && end_in_page <= region.page_bytes).then_some(&region.name)
     }
 }

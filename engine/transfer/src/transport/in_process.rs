@@ -7,7 +7,7 @@
 //! late-write), `poll` (delay: no news this time), `tear-down` (delay: time passes before it takes hold). Their numbers are
 //! ticks. Like one-sided transports it does not look at tags.
 
-use super::{Bounds, Counters, End, News, Op, Post, Transport, TransportError, tickets::Tickets};
+use super::{Bounds, Counters, End, News, Op, Post, Tickets, Transport, TransportError};
 use crate::arena::Arena;
 use crate::fault::{Fault, Faults, Point, mix};
 use crate::ids::{PeerId, Ticket};
@@ -335,7 +335,7 @@ impl Transport for InProcess {
         self.with(register).unwrap_or(Err(TransportError::NoArena))
     }
 
-    fn blob(&self) -> Vec<u8> {
+    fn blob(&mut self, _peer: PeerId) -> Vec<u8> {
         format!("{NAME}:{}", self.id).into_bytes()
     }
 

@@ -35,22 +35,42 @@ pub trait Rig {
     fn wait(&mut self);
 }
 
+/// All rules, one after another, for transports that must not be tested side by side.
+pub fn all(mut rig: impl FnMut() -> Box<dyn Rig>) {
+    for (name, rule) in RULES {
+        println!("{name}");
+        rule(&mut *rig());
+    }
+}
+
 /// One module of tests, one test per rule. The argument makes a rig.
 #[macro_export]
 macro_rules! transport_suite {
     ($rig:expr) => {
-        $crate::transport_suite!($rig; bytes_land_where_they_belong, reads_fetch, quiet_is_proven_by_the_end,
+        $crate::transport_suite!(@each one_test, ($rig));
+    };
+    (@each $with:ident, $args:tt) => {
+        $crate::transport_suite! { @$with $args bytes_land_where_they_belong, reads_fetch, quiet_is_proven_by_the_end,
             a_target_torn_down_is_frozen, a_writer_torn_down_reads_no_more, a_dead_writer_is_noticed_and_frozen,
             a_dead_target_fails_its_posts_alone, a_deaf_peer_holds_up_nobody, stale_rooms_are_dropped_where_possible,
-            bad_calls_are_named, a_bad_target_range_is_refused, pages_are_reused_only_after_proof);
+            bad_calls_are_named, a_bad_target_range_is_refused, pages_are_reused_only_after_proof }
     };
-    ($rig:expr; $($rule:ident),*) => {
+    (@one_test ($rig:expr) $($rule:ident),*) => {
         $(#[test]
         fn $rule() {
             $crate::transport::suite::$rule(&mut $rig);
         })*
     };
+    (@table () $($rule:ident),*) => {
+        &[$((stringify!($rule), $rule)),*]
+    };
 }
+
+/// A rule takes what it needs from a rig and panics where it does not hold.
+type Rule = fn(&mut dyn Rig);
+
+/// All of them.
+const RULES: &[(&str, Rule)] = crate::transport_suite!(@each table, ());
 
 /// One end with its memory.
 pub struct Side {
@@ -133,6 +153,13 @@ impl Side {
         self.news.iter().any(|news| matches!(news, News::Lost { peer: lost, .. } if *lost == peer))
     }
 
+    /// One byte.
+    pub fn byte(&self, at: u64) -> u8 {
+        let mut byte = [0];
+        self.arena.read(at, &mut byte).expect("inside");
+        byte[0]
+    }
+
     /// All bytes, word by word.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.arena.bytes() as usize];
@@ -150,8 +177,9 @@ fn ended(news: &News, of: Ticket) -> Option<End> {
 
 /// Makes two ends know each other: each calls the other by the number given.
 pub fn connect(a: &mut Side, b: &mut Side, b_is: PeerId, a_is: PeerId) {
-    a.transport.connect(b_is, &b.transport.blob()).expect("connects");
-    b.transport.connect(a_is, &a.transport.blob()).expect("connects");
+    let (of_a, of_b) = (a.transport.blob(b_is), b.transport.blob(a_is));
+    a.transport.connect(b_is, &of_b).expect("connects");
+    b.transport.connect(a_is, &of_a).expect("connects");
 }
 
 /// Copies of both units from pages of one end to pages of another.

@@ -12,7 +12,7 @@ mod serve;
 mod shared;
 mod wire;
 
-use super::{Bounds, Counters, End, News, Post, Transport, TransportError, tickets::Tickets};
+use super::{Bounds, Counters, End, News, Post, Tickets, Transport, TransportError};
 use crate::arena::Arena;
 use crate::fault::{Fault, Faults, Point};
 use crate::ids::{PeerId, RoomKey, Ticket};
@@ -125,7 +125,7 @@ impl Transport for Tcp {
         Ok(())
     }
 
-    fn blob(&self) -> Vec<u8> {
+    fn blob(&mut self, _peer: PeerId) -> Vec<u8> {
         serde_json::to_vec(&self.blob).unwrap_or_default()
     }
 

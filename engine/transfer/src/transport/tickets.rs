@@ -12,20 +12,31 @@ enum Standing {
     Unproven,
 }
 
-/// Tickets of one transport. What ended without doubt is forgotten.
+/// Tickets of one transport: the bookkeeping that every implementation shares. What ended without doubt is forgotten.
 #[derive(Debug)]
-pub(super) struct Tickets {
+pub struct Tickets {
     last: Ticket,
     by_peer: BTreeMap<PeerId, BTreeMap<Ticket, Standing>>,
     torn_down: BTreeSet<PeerId>,
 }
 
+impl Default for Tickets {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Tickets {
-    pub(super) fn new() -> Self {
+    /// None, of no peer.
+    pub fn new() -> Self {
         Self { last: Ticket(0), by_peer: BTreeMap::new(), torn_down: BTreeSet::new() }
     }
 
-    pub(super) fn connect(&mut self, peer: PeerId) -> Result<(), TransportError> {
+    /// A new peer.
+    ///
+    /// # Errors
+    /// A number that was used.
+    pub fn connect(&mut self, peer: PeerId) -> Result<(), TransportError> {
         if self.by_peer.contains_key(&peer) || self.torn_down.contains(&peer) {
             return Err(TransportError::PeerAgain(peer));
         }
@@ -34,7 +45,10 @@ impl Tickets {
     }
 
     /// Checks what can be checked of a post here; [`Tickets::begin`] enters it.
-    pub(super) fn check(&self, post: &Post, bounds: &Bounds) -> Result<(), TransportError> {
+    ///
+    /// # Errors
+    /// An unknown peer, a ticket that does not rise, too many copies, a range of this side outside a page.
+    pub fn check(&self, post: &Post, bounds: &Bounds) -> Result<(), TransportError> {
         let ticket = post.ticket;
         if !self.by_peer.contains_key(&post.peer) {
             return Err(TransportError::Peer(post.peer));
@@ -54,13 +68,14 @@ impl Tickets {
         Ok(())
     }
 
-    pub(super) fn begin(&mut self, peer: PeerId, ticket: Ticket) {
+    /// Enters a post as open.
+    pub fn begin(&mut self, peer: PeerId, ticket: Ticket) {
         self.last = ticket;
         self.by_peer.entry(peer).or_default().insert(ticket, Standing::Open);
     }
 
     /// Ends a ticket; false if it was not open, so that an end is reported once. `quiet`: nothing of it is written any more.
-    pub(super) fn end(&mut self, peer: PeerId, ticket: Ticket, quiet: bool) -> bool {
+    pub fn end(&mut self, peer: PeerId, ticket: Ticket, quiet: bool) -> bool {
         let Some(tickets) = self.by_peer.get_mut(&peer) else { return false };
         let open = tickets.get(&ticket) == Some(&Standing::Open);
         if open && quiet {
@@ -72,7 +87,7 @@ impl Tickets {
     }
 
     /// Ends everything open with a peer in doubt.
-    pub(super) fn lose(&mut self, peer: PeerId) -> Vec<Ticket> {
+    pub fn lose(&mut self, peer: PeerId) -> Vec<Ticket> {
         let open = self.open(peer);
         for &ticket in &open {
             self.end(peer, ticket, false);
@@ -81,7 +96,7 @@ impl Tickets {
     }
 
     /// Forgets a peer whose connection is gone for good; its open tickets, which have failed.
-    pub(super) fn tear_down(&mut self, peer: PeerId) -> Vec<Ticket> {
+    pub fn tear_down(&mut self, peer: PeerId) -> Vec<Ticket> {
         let open = self.open(peer);
         if self.by_peer.remove(&peer).is_some() {
             self.torn_down.insert(peer);
@@ -89,7 +104,8 @@ impl Tickets {
         open
     }
 
-    pub(super) fn prove(&mut self, peer: PeerId, upto: Ticket) -> Option<Proof> {
+    /// Whether nothing up to a number is open or in doubt; if so, no such ticket can be made any more.
+    pub fn prove(&mut self, peer: PeerId, upto: Ticket) -> Option<Proof> {
         let proof = match self.by_peer.get(&peer) {
             Some(tickets) if tickets.range(..=upto).next().is_some() => return None,
             Some(_) => Proof::Terminal,

@@ -15,7 +15,7 @@ impl Rig for Net {
         let mut transport = self.0.transport();
         let layout = suite::layout(128);
         transport.register(Arc::new(Arena::of(&layout).unwrap()), &layout).unwrap();
-        let blob = transport.blob();
+        let blob = transport.blob(PeerId(0));
         lock(&self.0.0).deaf = Some(transport.id);
         std::mem::forget(transport);
         blob

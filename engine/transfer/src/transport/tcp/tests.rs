@@ -120,8 +120,8 @@ fn no_bytes_end_the_service() {
     // And a real peer is served.
     let mut rig = Loopback::default();
     let mut writer = Side::new(&mut rig, 64);
-    writer.transport.connect(PeerId(1), &target.blob()).unwrap();
-    target.connect(PeerId(2), &writer.transport.blob()).unwrap();
+    writer.transport.connect(PeerId(1), &target.blob(PeerId(2))).unwrap();
+    target.connect(PeerId(2), &writer.transport.blob(PeerId(1))).unwrap();
     target.admit(ROOM);
     let pages = vec![vec![3], vec![1]];
     writer.compute(3, &pages);
@@ -138,7 +138,7 @@ fn silent_strangers_hold_up_nobody() {
     let silent: Vec<_> = (0..8).map(|_| raw(&target)).collect();
     let mut rig = Loopback::default();
     let mut writer = Side::new(&mut rig, 64);
-    writer.transport.connect(PeerId(1), &target.blob()).unwrap();
+    writer.transport.connect(PeerId(1), &target.blob(PeerId(2))).unwrap();
     let pages = vec![vec![3], vec![1]];
     let copies = suite::copies(&writer, &pages, &side, &pages);
     target.admit(ROOM);
@@ -146,7 +146,7 @@ fn silent_strangers_hold_up_nobody() {
     let ticket = writer.post(Op::Write, PeerId(1), ROOM, copies);
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(writer.ended(ticket), None);
-    target.connect(PeerId(2), &writer.transport.blob()).unwrap();
+    target.connect(PeerId(2), &writer.transport.blob(PeerId(1))).unwrap();
     suite::until(&mut rig, "the post ends", || writer.ended(ticket).is_some());
     assert_eq!(writer.ended(ticket), Some(End::Done));
     drop(silent);
