@@ -5,6 +5,7 @@
 pub mod arena;
 pub mod checksum;
 pub mod endpoint;
+pub mod exchange;
 pub mod fault;
 pub mod frame;
 pub mod gate;
