@@ -6,8 +6,15 @@
 //! item of its class.
 
 mod copy;
+mod order;
+mod rank;
+mod record;
 
-pub use copy::{Handover, PageMove};
+pub use copy::{Get, Handover, PageMove, Put};
+pub use order::{Export, Import, Order, PageRun};
+pub use rank::RankRooms;
+pub(crate) use rank::{ObeyError, RankExchange};
+pub use record::{HandoverRecord, PrefillRequest, RecordError, prompt_hash};
 
 use crate::geometry::{CacheGeometry, CacheShape, HcaState, PoolName};
 use crate::ids::{PageId, Position, SlotIndex};

@@ -5,7 +5,7 @@ use std::fmt;
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
@@ -20,6 +20,11 @@ macro_rules! id {
 id! {
     /// A page of a pool; the same page in every layer.
     PageId(u32)
+}
+id! {
+    /// One admission of one request: whoever was given a page. Pages keep the number of the admission that filled them, so
+    /// that a page in other hands is told apart; 0 is nobody's.
+    Generation(u64)
 }
 id! {
     /// A slot of a pool that is not paged: the compressor rings of a running request.

@@ -5,6 +5,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod collective;
 pub mod config;
+pub mod coordinator;
 pub mod engine;
 pub mod geometry;
 pub mod handover;

@@ -7,10 +7,12 @@ mod load;
 mod mtp;
 mod numerics;
 pub mod probe;
+mod sink;
 pub mod weights;
 mod workspace;
 
 pub use forward::{Model, Parts};
 pub use load::{LoadError, load};
 pub use numerics::{Numerics, WeightStorage};
+pub use sink::{LayerSink, NoSink};
 pub use workspace::{Limits, RankShape};

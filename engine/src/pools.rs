@@ -3,7 +3,7 @@
 //! A page is held through a [`PageRef`], which can be neither copied nor given back twice: sharing makes a second one,
 //! and releasing consumes it. A page returns to the free list with its last reference.
 
-use crate::ids::PageId;
+use crate::ids::{Generation, PageId};
 use std::marker::PhantomData;
 use thiserror::Error;
 
@@ -38,6 +38,7 @@ impl PoolKind for RequestSlots {
 #[must_use = "a page returns to its pool through Pool::release alone"]
 pub struct PageRef<K> {
     page: PageId,
+    generation: Generation,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -47,8 +48,13 @@ impl<K> PageRef<K> {
         self.page
     }
 
-    fn new(page: PageId) -> Self {
-        Self { page, kind: PhantomData }
+    /// Who was given it first.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    fn new(page: PageId, generation: Generation) -> Self {
+        Self { page, generation, kind: PhantomData }
     }
 }
 
@@ -77,17 +83,22 @@ impl<K: PoolKind> Pool<K> {
         Self { refs: vec![0; num_pages as usize], free: (0..num_pages).rev().map(PageId).collect(), kind: PhantomData }
     }
 
-    /// Takes a free page. The page given back last goes first.
+    /// Takes a free page for nobody in particular. The page given back last goes first.
     pub fn alloc(&mut self) -> Option<PageRef<K>> {
+        self.alloc_for(Generation::default())
+    }
+
+    /// [`Pool::alloc`] for an admission, whose number the page keeps.
+    pub fn alloc_for(&mut self, generation: Generation) -> Option<PageRef<K>> {
         let page = self.free.pop()?;
         self.refs[page.0 as usize] = 1;
-        Some(PageRef::new(page))
+        Some(PageRef::new(page, generation))
     }
 
     /// A second reference to the same page.
     pub fn share(&mut self, page: &PageRef<K>) -> PageRef<K> {
         self.refs[page.page.0 as usize] += 1;
-        PageRef::new(page.page)
+        PageRef::new(page.page, page.generation)
     }
 
     /// Gives a reference back; true if it was the last one and the page is free again.
@@ -206,7 +217,7 @@ mod tests {
         let text = pool.audit([]).unwrap_err().to_string();
         assert_eq!(text, "compressed page 0: expected 1 references and 0 places in the free list, got 0 holders");
         assert!(pool.audit([&page, &page]).is_err());
-        assert!(pool.audit([&PageRef::new(PageId(1))]).is_err(), "held while it is free");
+        assert!(pool.audit([&PageRef::new(PageId(1), Generation(1))]).is_err(), "held while it is free");
         assert!(pool.release(page));
         assert_eq!(pool.audit([]), Ok(()));
         pool.free.push(PageId(0));

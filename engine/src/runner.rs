@@ -5,15 +5,18 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use reference::ops::{Ops, OpsError};
 use thiserror::Error;
+use transfer::exchange::{Agreed, Chain, Command, ExchangeError, PortError, Report, merge};
 
 use crate::batch::{Batch, MissingPage};
 use crate::collective::{Collective, Solo, ThreadRank};
 use crate::geometry::CacheShape;
+use crate::handover::{Export, Import, ObeyError, Order, RankExchange, RankRooms};
 use crate::ids::TokenId;
 use crate::model::{LoadError, Model};
 use crate::progress::Part;
@@ -62,6 +65,25 @@ pub enum RunError {
     /// Nothing was handed over.
     #[error("wait: expected a step in flight, got none")]
     Idle,
+    /// Ranks that have not carried out the same decisions.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The rooms of a rank are gone.
+    #[error("rank {rank}: {source}")]
+    Port {
+        /// Rank.
+        rank: u32,
+        /// What it says.
+        source: PortError,
+    },
+    /// Ranks that did not answer in time.
+    #[error("no answer of rank {} within {waited:?}", .missing.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))]
+    Deadline {
+        /// Who is missing.
+        missing: Vec<u32>,
+        /// How long the others were kept waiting.
+        waited: Duration,
+    },
     /// A rank's thread is gone.
     #[error("a rank has stopped{}", .0.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     Stopped(Option<String>),
@@ -74,12 +96,13 @@ pub struct RankRunner<O: Ops> {
     shape: CacheShape,
     rank: u32,
     samples: Vec<i32>,
+    exchange: RankExchange,
 }
 
 impl<O: Ops> RankRunner<O> {
     /// A rank with its model; `shape` is that of the pools behind the plans.
     pub fn new(model: Model<O>, shape: CacheShape, rank: u32) -> Self {
-        Self { model, shape, rank, samples: Vec::new() }
+        Self { model, shape, rank, samples: Vec::new(), exchange: RankExchange::default() }
     }
 
     /// The model.
@@ -87,19 +110,38 @@ impl<O: Ops> RankRunner<O> {
         &self.model
     }
 
+    /// One exchange: commands, landed pages, the step, and then what this rank sees.
+    pub fn carry_out(&mut self, order: &Order) -> Result<(StepOutput, Report), RunError> {
+        let (rank, step) = (self.rank, order.plan.step);
+        self.exchange.obey(order).map_err(|error| match error {
+            ObeyError::Exchange(error) => RunError::Exchange(error),
+            ObeyError::Port(source) => RunError::Port { rank, source },
+        })?;
+        let (ops, caches) = self.model.cache_parts();
+        self.exchange.import(ops, caches, &order.imports).map_err(|source| RunError::Ops { step, rank, source })?;
+        let output =
+            if order.plan.entries.is_empty() { StepOutput::default() } else { self.step(&order.plan, &order.exports)? };
+        Ok((output, self.exchange.report(rank)))
+    }
+
     /// Runs a step: forward, samples, and the draft layer where there is one.
     pub fn run(&mut self, plan: &StepPlan) -> Result<StepOutput, RunError> {
-        let step = plan.step;
-        let failed = |source| RunError::Ops { step, rank: self.rank, source };
+        self.step(plan, &[])
+    }
+
+    fn step(&mut self, plan: &StepPlan, exports: &[Export]) -> Result<StepOutput, RunError> {
+        let (step, rank) = (plan.step, self.rank);
+        let failed = |source| RunError::Ops { step, rank, source };
+        let mut sink = self.exchange.sink(exports);
         let mut batch = Batch::new(plan, &self.shape).map_err(|source| RunError::Plan { step, source })?;
         for (id, &row) in batch.ids.iter_mut().zip(&batch.id_rows).filter(|(_, row)| **row >= 0) {
             let samples = self.samples.len();
             *id = *self.samples.get(row as usize).ok_or(RunError::NoSample { step, row, samples })?;
         }
-        let samples = self.model.forward(&batch).map_err(failed)?;
+        let samples = self.model.forward_to(&batch, sink.as_mut()).map_err(failed)?;
         let drafts = if self.model.drafts() {
             let next_ids = next_ids(plan, &batch, &samples);
-            self.model.draft(&batch, &next_ids).map_err(failed)?
+            self.model.draft_to(&batch, &next_ids, sink.as_mut()).map_err(failed)?
         } else {
             Vec::new()
         };
@@ -145,27 +187,43 @@ fn output(plan: &StepPlan, samples: &[i32], drafts: &[i32]) -> StepOutput {
     StepOutput { sampled }
 }
 
-type Answer = (u32, Result<StepOutput, RunError>);
+type Answer = (u32, Result<(StepOutput, Report), RunError>);
 
 /// All ranks of a model.
 #[derive(Debug)]
 pub struct Runner {
-    plans: Vec<Sender<Arc<StepPlan>>>,
+    orders: Vec<Sender<Arc<Order>>>,
     answers: Receiver<Answer>,
     threads: Vec<JoinHandle<()>>,
     /// Steps that wait at every rank, and layers that it has done.
     parts: Vec<Arc<Part>>,
     /// Answers by rank that no step has been gathered from yet.
-    early: Vec<VecDeque<StepOutput>>,
+    early: Vec<VecDeque<(StepOutput, Report)>>,
     in_flight: usize,
     /// Why no step runs any more: after a failure the ranks no longer stand at the same step.
     stopped: Option<String>,
+    chain: Chain,
+    deadline: Option<Duration>,
 }
 
 impl Runner {
     /// Starts `ranks` threads; `make` builds a rank's model on its thread. Returns when all are ready, or the first reason
     /// why one is not.
     pub fn start<O, F>(ranks: u32, shape: CacheShape, make: F) -> Result<Self, RunError>
+    where
+        O: Ops + 'static,
+        F: Fn(u32, Box<dyn Collective<O>>) -> Result<Model<O>, RunError> + Send + Sync + 'static,
+    {
+        Self::start_with_rooms(ranks, shape, Vec::new(), make)
+    }
+
+    /// [`Runner::start`] where rank `i` takes `rooms[i]` along.
+    pub fn start_with_rooms<O, F>(
+        ranks: u32,
+        shape: CacheShape,
+        rooms: Vec<RankRooms>,
+        make: F,
+    ) -> Result<Self, RunError>
     where
         O: Ops + 'static,
         F: Fn(u32, Box<dyn Collective<O>>) -> Result<Model<O>, RunError> + Send + Sync + 'static,
@@ -177,17 +235,13 @@ impl Runner {
             _ => ThreadRank::group(ranks).into_iter().map(Some).collect(),
         };
         let early = vec![VecDeque::new(); group.len()];
-        let mut runner = Self {
-            plans: Vec::new(),
-            answers,
-            threads: Vec::new(),
-            parts: Vec::new(),
-            early,
-            in_flight: 0,
-            stopped: None,
-        };
+        let (chain, deadline, stopped) = (Chain::default(), None, None);
+        let (orders, threads, parts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut runner = Self { orders, answers, threads, parts, early, in_flight: 0, stopped, chain, deadline };
+        let mut rooms = rooms.into_iter();
         for (rank, end) in group.into_iter().enumerate() {
-            let (plans, inbox) = channel::<Arc<StepPlan>>();
+            let (orders, inbox) = channel::<Arc<Order>>();
+            let rooms = rooms.next();
             let (make, answer) = (Arc::clone(&make), answer.clone());
             let part = Part::new(format!("rank {rank}"), Vec::new());
             runner.parts.push(Arc::clone(&part));
@@ -200,7 +254,8 @@ impl Runner {
                 // Nothing of the rank is used after a panic. Without an answer the host would wait for this rank for as long
                 // as another one lives.
                 let served = catch_unwind(AssertUnwindSafe(|| {
-                    serve(rank, shape, || make(rank, collective), &inbox, &answer, &part);
+                    let exchange = RankExchange::new(rooms);
+                    serve(rank, shape, exchange, || make(rank, collective), &inbox, &answer, &part);
                 }));
                 if let Err(panic) = served {
                     let why = format!("rank {rank} panicked: {}", words(panic.as_ref()));
@@ -210,12 +265,17 @@ impl Runner {
             };
             let named = std::thread::Builder::new().name(format!("rank {rank}"));
             let thread = named.spawn(body).map_err(|e| RunError::Stopped(Some(e.to_string())))?;
-            runner.plans.push(plans);
+            runner.orders.push(orders);
             runner.threads.push(thread);
         }
         drop(answer);
-        runner.gather()?;
+        runner.gather(None)?;
         Ok(runner)
+    }
+
+    /// From now on, waits no longer than this for the answers to one step.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = Some(deadline);
     }
 
     /// Hands a step to every rank.
@@ -223,18 +283,31 @@ impl Runner {
     /// # Errors
     /// A rank has stopped, now or before.
     pub fn submit(&mut self, plan: StepPlan) -> Result<(), RunError> {
+        self.submit_with(plan, Vec::new(), Vec::new(), Vec::new()).map(drop)
+    }
+
+    /// Hands a step to every rank, with what the rooms are to do; the number of the decision.
+    pub fn submit_with(
+        &mut self,
+        plan: StepPlan,
+        commands: Vec<Command>,
+        imports: Vec<Import>,
+        exports: Vec<Export>,
+    ) -> Result<u64, RunError> {
         self.check_running()?;
-        let plan = Arc::new(plan);
-        let gone = self.plans.iter().zip(&self.parts).any(|(plans, part)| {
+        let decision = self.chain.decide(commands);
+        let number = decision.number;
+        let order = Arc::new(Order { plan, decision, imports, exports });
+        let gone = self.orders.iter().zip(&self.parts).any(|(orders, part)| {
             part.arrive();
-            plans.send(Arc::clone(&plan)).is_err()
+            orders.send(Arc::clone(&order)).is_err()
         });
         if gone {
             let error = self.why_stopped();
             return Err(self.stop(error));
         }
         self.in_flight += 1;
-        Ok(())
+        Ok(number)
     }
 
     /// How far every rank is.
@@ -252,9 +325,17 @@ impl Runner {
     /// # Errors
     /// What stopped it; every later step fails too. Or there is no step to wait for.
     pub fn wait(&mut self) -> Result<StepOutput, RunError> {
+        self.wait_agreed().map(|(output, _)| output)
+    }
+
+    /// [`Runner::wait`], with what the ranks saw together behind that step.
+    ///
+    /// # Errors
+    /// As [`Runner::wait`].
+    pub fn wait_agreed(&mut self) -> Result<(StepOutput, Agreed), RunError> {
         self.check_running()?;
         self.in_flight = self.in_flight.checked_sub(1).ok_or(RunError::Idle)?;
-        self.gather().map_err(|error| self.stop(error))
+        self.gather(self.deadline).map_err(|error| self.stop(error))
     }
 
     fn check_running(&self) -> Result<(), RunError> {
@@ -267,17 +348,32 @@ impl Runner {
     }
 
     /// One answer of every rank.
-    fn gather(&mut self) -> Result<StepOutput, RunError> {
+    fn gather(&mut self, deadline: Option<Duration>) -> Result<(StepOutput, Agreed), RunError> {
+        let start = Instant::now();
         while self.early.iter().any(VecDeque::is_empty) {
-            let (rank, answer) = self.answers.recv().map_err(|RecvError| RunError::Stopped(None))?;
+            let (rank, answer) = match deadline {
+                None => self.answers.recv().map_err(|_| RunError::Stopped(None))?,
+                Some(deadline) => match self.answers.recv_timeout(deadline.saturating_sub(start.elapsed())) {
+                    Ok(answer) => answer,
+                    Err(RecvTimeoutError::Disconnected) => return Err(RunError::Stopped(None)),
+                    Err(RecvTimeoutError::Timeout) => return Err(self.missing(deadline)),
+                },
+            };
             self.early[rank as usize].push_back(answer?);
         }
-        let mut outputs = self.early.iter_mut().filter_map(VecDeque::pop_front);
+        let (outputs, reports): (Vec<_>, Vec<_>) = self.early.iter_mut().filter_map(VecDeque::pop_front).unzip();
+        let agreed = merge(&reports)?;
+        let mut outputs = outputs.into_iter();
         let first = outputs.next().unwrap_or_default();
         match outputs.position(|output| output != first) {
             Some(at) => Err(RunError::RanksDisagree { rank: at + 1 }),
-            None => Ok(first),
+            None => Ok((first, agreed)),
         }
+    }
+
+    fn missing(&self, waited: Duration) -> RunError {
+        let missing = (0..).zip(&self.early).filter(|(_, early)| early.is_empty()).map(|(rank, _)| rank);
+        RunError::Deadline { missing: missing.collect(), waited }
     }
 
     fn why_stopped(&self) -> RunError {
@@ -291,7 +387,7 @@ impl Runner {
 impl Drop for Runner {
     /// Ends the ranks after the steps in flight.
     fn drop(&mut self) {
-        self.plans.clear();
+        self.orders.clear();
         for thread in self.threads.drain(..) {
             // A rank that panicked has been reported by its missing answer.
             let _ = thread.join();
@@ -308,26 +404,27 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 fn serve<O: Ops>(
     rank: u32,
     shape: CacheShape,
+    exchange: RankExchange,
     make: impl FnOnce() -> Result<Model<O>, RunError>,
-    plans: &Receiver<Arc<StepPlan>>,
+    orders: &Receiver<Arc<Order>>,
     answer: &Sender<Answer>,
     part: &Arc<Part>,
 ) {
     let mut runner = match make() {
         Ok(mut model) => {
             model.report(Arc::clone(part));
-            RankRunner::new(model, shape, rank)
+            RankRunner { exchange, ..RankRunner::new(model, shape, rank) }
         }
         Err(error) => {
             let _ = answer.send((rank, Err(error)));
             return;
         }
     };
-    if answer.send((rank, Ok(StepOutput::default()))).is_err() {
+    if answer.send((rank, Ok((StepOutput::default(), Report { rank, ..Report::default() })))).is_err() {
         return;
     }
-    while let Ok(plan) = plans.recv() {
-        let output = runner.run(&plan);
+    while let Ok(order) = orders.recv() {
+        let output = runner.carry_out(&order);
         part.leave();
         let failed = output.is_err();
         if answer.send((rank, output)).is_err() || failed {

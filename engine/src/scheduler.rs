@@ -12,17 +12,20 @@
 //! nobody else before that step is committed; where only a preemption could help, [`Scheduler::schedule`] waits for it.
 
 mod commit;
+mod halves;
 mod limits;
 mod schedule;
 
 pub use commit::CommitError;
+pub use halves::{FirstToken, Prefilled, Reserved};
 pub use limits::{AddError, SchedulerConfig, SchedulerError};
 
 use crate::geometry::CacheShape;
 use crate::ids::SequenceId;
 use crate::pools::{AuditError, PoolSizes, Pools};
 use crate::prefix::PrefixCache;
-use crate::sequence::{Event, FinishReason, Phase, Request, Sequence};
+use crate::sequence::{Event, FinishReason, Phase, Request, Role, Sequence};
+use halves::Halves;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Counts since the start.
@@ -52,9 +55,11 @@ pub struct Scheduler {
     sequences: BTreeMap<SequenceId, Sequence>,
     waiting: BTreeSet<SequenceId>,
     running: BTreeSet<SequenceId>,
+    halves: Halves,
     in_flight: VecDeque<u64>,
     next_id: u64,
     next_step: u64,
+    next_generation: u64,
     stats: SchedulerStats,
 }
 
@@ -74,9 +79,11 @@ impl Scheduler {
             sequences: BTreeMap::new(),
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
+            halves: Halves::default(),
             in_flight: VecDeque::new(),
             next_id: 0,
             next_step: 0,
+            next_generation: 1,
             stats: SchedulerStats::default(),
         })
     }
@@ -86,10 +93,14 @@ impl Scheduler {
     /// # Errors
     /// The request is malformed or could not be run even alone.
     pub fn add(&mut self, request: Request) -> Result<SequenceId, AddError> {
+        self.add_as(request, Role::Whole)
+    }
+
+    fn add_as(&mut self, request: Request, role: Role) -> Result<SequenceId, AddError> {
         let max_context = self.config.max_context;
         limits::check_request(&request, max_context)?;
         let id = SequenceId(self.next_id);
-        let sequence = Sequence::new(id, request, max_context);
+        let sequence = Sequence { role, ..Sequence::new(id, request, max_context) };
         let (needed, have) = (self.shape.compressed_pages(sequence.limit), self.pools.compressed.num_pages());
         if needed > have {
             return Err(AddError::NeverFits { tokens: sequence.limit, needed, have });
@@ -103,8 +114,13 @@ impl Scheduler {
     /// Ends a request at once, in whatever state; `None` if it has ended already or never was. Pages that a step in
     /// flight was given return when that step is committed.
     pub fn cancel(&mut self, id: SequenceId) -> Option<Event> {
+        self.end_with(id, FinishReason::Cancelled)
+    }
+
+    /// [`Scheduler::cancel`] for another reason.
+    pub fn end_with(&mut self, id: SequenceId, reason: FinishReason) -> Option<Event> {
         let sequence = self.sequences.get(&id).filter(|sequence| sequence.phase != Phase::Ended)?;
-        let event = Event::Finished { sequence: id, reason: FinishReason::Cancelled, usage: sequence.usage() };
+        let event = Event::Finished { sequence: id, reason, usage: sequence.usage() };
         self.end(id);
         Some(event)
     }
@@ -113,6 +129,7 @@ impl Scheduler {
     fn end(&mut self, id: SequenceId) {
         self.waiting.remove(&id);
         self.running.remove(&id);
+        self.halves.remove(id);
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.phase = Phase::Ended;
         if sequence.in_flight == 0 {
@@ -139,6 +156,11 @@ impl Scheduler {
     /// Requests that wait, run, or still hold pages.
     pub fn num_sequences(&self) -> usize {
         self.sequences.len()
+    }
+
+    /// Requests that hold pages and take part in no step: those of other engines.
+    pub fn num_landing(&self) -> usize {
+        self.halves.num_landing()
     }
 
     /// Counts since the start.

@@ -1,7 +1,7 @@
 //! Requests, what they turn into while they run, and how they end.
 
 use crate::geometry::CacheShape;
-use crate::ids::{Position, SequenceId, TokenId};
+use crate::ids::{Generation, Position, SequenceId, TokenId};
 use crate::pools::{Compressed, PageRef, Pools, RequestSlots, Window};
 use crate::prefix::NodeId;
 use crate::step::Sampling;
@@ -68,11 +68,26 @@ pub enum Event {
     },
 }
 
+/// Which part of a request is done here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// All of it.
+    Whole,
+    /// The prompt and the first token; somebody else goes on.
+    Prefill,
+    /// What follows the first token; somebody else computes the prompt.
+    Remote,
+}
+
 /// Where a request stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Holds nothing; also after a preemption.
     Waiting,
+    /// Holds the pages of a prompt that somebody else computes.
+    Landing,
+    /// The prompt is computed; holds its pages for somebody else.
+    Held,
     /// Holds pages and takes part in steps.
     Running,
     /// Told to the client; holds pages until the steps that contain it are committed.
@@ -83,7 +98,10 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) id: SequenceId,
+    pub(crate) role: Role,
     pub(crate) phase: Phase,
+    /// Of its present admission.
+    pub(crate) generation: Generation,
     /// Prompt, then generated tokens.
     pub(crate) tokens: Vec<TokenId>,
     pub(crate) prompt_tokens: u32,
@@ -101,7 +119,7 @@ pub(crate) struct Sequence {
     pub(crate) pending: u32,
     /// Where the last of them stands among the samples of its step.
     pub(crate) sample_row: u32,
-    /// Steps in flight that contain this sequence.
+    /// Steps in flight that contain this sequence, steps that fill its pages among them.
     pub(crate) in_flight: u32,
     /// A guess of the token behind the text.
     pub(crate) draft: Option<TokenId>,
@@ -122,7 +140,9 @@ impl Sequence {
         let limit_reason = if wanted <= max_context { FinishReason::MaxTokens } else { FinishReason::ContextLimit };
         Self {
             id,
+            role: Role::Whole,
             phase: Phase::Waiting,
+            generation: Generation(0),
             tokens: request.prompt,
             prompt_tokens,
             cached_tokens: None,

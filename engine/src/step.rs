@@ -1,6 +1,6 @@
 //! What one forward does and what came out of it: the records between scheduler, model and back.
 
-use crate::ids::{PageId, Position, SequenceId, SlotIndex, TokenId};
+use crate::ids::{Generation, PageId, Position, SequenceId, SlotIndex, TokenId};
 
 /// A token that a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,26 @@ pub struct StepEntry {
     pub compressed_table: Vec<PageId>,
     /// The request's own compressor ring, under the ring-per-request policy.
     pub request_slot: Option<SlotIndex>,
+    /// Who was given these pages.
+    pub generations: Generations,
+}
+
+/// Who was given the pages of an entry's tables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Generations {
+    /// The entry's own: of every page that it writes, and of its ring.
+    pub own: Generation,
+    /// Of the compressed table.
+    pub compressed: Vec<Generation>,
+    /// Of the window table; nobody's where it has no page.
+    pub window: Vec<Generation>,
+}
+
+impl Generations {
+    /// All pages of one generation.
+    pub fn uniform(own: Generation, compressed: usize, window: usize) -> Self {
+        Self { own, compressed: vec![own; compressed], window: vec![own; window] }
+    }
 }
 
 impl StepEntry {

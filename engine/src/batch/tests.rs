@@ -1,6 +1,6 @@
 use super::*;
-use crate::ids::{Position, SlotIndex, TokenId};
-use crate::step::Sampling;
+use crate::ids::{Generation, Position, SlotIndex, TokenId};
+use crate::step::{Generations, Sampling};
 
 /// Pages of 16 tokens (4 CSA rows, 2 HCA rows), window pages of 8.
 const SHAPE: CacheShape = CacheShape {
@@ -31,6 +31,7 @@ fn plan() -> StepPlan {
         window_table: vec![None, Some(PageId(6)), Some(PageId(2))],
         compressed_table: vec![PageId(4), PageId(1)],
         request_slot: Some(SlotIndex(3)),
+        generations: Generations::uniform(Generation(2), 2, 3),
     };
     let prefill = StepEntry {
         sequence: SequenceId(8),
@@ -43,6 +44,7 @@ fn plan() -> StepPlan {
         window_table: vec![Some(PageId(0)), Some(PageId(5))],
         compressed_table: vec![PageId(7)],
         request_slot: Some(SlotIndex(0)),
+        generations: Generations::uniform(Generation(3), 1, 2),
     };
     StepPlan { step: 12, num_decode: 1, entries: vec![decode, prefill] }
 }

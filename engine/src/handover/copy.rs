@@ -30,6 +30,12 @@ impl PageMove {
     }
 }
 
+/// Takes the bytes that stand at a place of the arena.
+pub type Put<'a> = dyn FnMut(u64, &[u8]) -> Result<(), String> + 'a;
+
+/// Gives the bytes that stand at a place of the arena.
+pub type Get<'a> = dyn FnMut(u64, &mut [u8]) -> Result<(), String> + 'a;
+
 /// The way between a rank's cache buffers and its arena.
 #[derive(Debug)]
 pub struct Handover {
@@ -60,14 +66,14 @@ impl Handover {
     /// Reads the pages of a unit out of the cache; `put` takes each with its first byte in the arena.
     ///
     /// # Errors
-    /// A page that a buffer does not have; the device.
+    /// A page that a buffer does not have; the device; what `put` says.
     pub fn export<O: Ops>(
         &mut self,
         ops: &O,
         caches: &Caches<O::Buffer>,
         unit: Unit,
         moves: &[PageMove],
-        put: &mut dyn FnMut(u64, &[u8]),
+        put: &mut Put<'_>,
     ) -> Result<(), OpsError> {
         let Self { layout, buffers, page } = self;
         let cache = caches.layer(unit.0).ok_or_else(|| no_layer(ops, unit))?;
@@ -78,7 +84,7 @@ impl Handover {
                 let (place, bytes) = layout.place(item, pages.arena);
                 page.resize(bytes as usize, 0);
                 ops.download(memory, u64::from(pages.cache) * stride, page)?;
-                put(place, page);
+                put(place, page).map_err(|message| OpsError::Device { device: ops.name(), message })?;
             }
         }
         Ok(())
@@ -87,14 +93,14 @@ impl Handover {
     /// Writes the pages of a unit into the cache; `get` fills each from its first byte in the arena.
     ///
     /// # Errors
-    /// A page that a buffer does not have; the device.
+    /// A page that a buffer does not have; the device; what `get` says.
     pub fn import<O: Ops>(
         &mut self,
         ops: &O,
         caches: &mut Caches<O::Buffer>,
         unit: Unit,
         moves: &[PageMove],
-        get: &mut dyn FnMut(u64, &mut [u8]),
+        get: &mut Get<'_>,
     ) -> Result<(), OpsError> {
         let Self { layout, buffers, page } = self;
         let cache = caches.layer_mut(unit.0).ok_or_else(|| no_layer(ops, unit))?;
@@ -104,7 +110,7 @@ impl Handover {
             for pages in moves.iter().filter(|pages| pages.class == item.spec.class) {
                 let (place, bytes) = layout.place(item, pages.arena);
                 page.resize(bytes as usize, 0);
-                get(place, page);
+                get(place, page).map_err(|message| OpsError::Device { device: ops.name(), message })?;
                 ops.upload(memory, u64::from(pages.cache) * stride, page)?;
             }
         }

@@ -10,6 +10,7 @@ use super::cache::{Caches, LayerCache};
 use super::mtp::DraftArrays;
 use super::numerics::Numerics;
 use super::probe::{NoProbe, Probe, Stage};
+use super::sink::{LayerSink, NoSink};
 use super::weights::{HyperConnection, Layer, Moe, RoutingWeights, Weights};
 use super::workspace::{Limits, RankShape, StepArrays, Workspace};
 use crate::batch::Batch;
@@ -105,8 +106,27 @@ impl<O: Ops> Model<O> {
         self.forward_with(batch, &mut NoProbe)
     }
 
+    /// [`Model::forward`] that tells `sink` of every layer.
+    pub fn forward_to(&mut self, batch: &Batch, sink: &mut dyn LayerSink<O>) -> Result<Vec<i32>, OpsError> {
+        self.run(batch, &mut NoProbe, sink)
+    }
+
     /// [`Model::forward`] under a probe.
     pub fn forward_with(&mut self, batch: &Batch, probe: &mut dyn Probe<O>) -> Result<Vec<i32>, OpsError> {
+        self.run(batch, probe, &mut NoSink)
+    }
+
+    /// Operations and caches, to copy pages between steps.
+    pub fn cache_parts(&mut self) -> (&O, &mut Caches<O::Buffer>) {
+        (&self.ops, &mut self.caches)
+    }
+
+    fn run(
+        &mut self,
+        batch: &Batch,
+        probe: &mut dyn Probe<O>,
+        sink: &mut dyn LayerSink<O>,
+    ) -> Result<Vec<i32>, OpsError> {
         let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, progress, .. } =
             self;
         arrays.put(ops, batch)?;
@@ -125,6 +145,7 @@ impl<O: Ops> Model<O> {
             let rope = if layer.attn.compressor.is_some() { &weights.rope_compress } else { &weights.rope_window };
             let cache = &mut caches.layers[index];
             run_layer(&step, index, layer, rope, cache, work, collective.as_mut(), probe)?;
+            sink.layer_done(ops, caches, index)?;
             progress.tick();
         }
         step.logits(&weights.head, weights.lm_head.weight(), work)?;

@@ -4,6 +4,7 @@ use reference::ops::{Embed, HcPost, Linear, Norm, NormRope, Ops, OpsError};
 
 use super::forward::{Model, Step, run_layer};
 use super::probe::{NoProbe, Probe, Stage};
+use super::sink::{LayerSink, NoSink};
 use super::workspace::{Array, bytes_of};
 use crate::batch::Batch;
 
@@ -55,7 +56,20 @@ impl<O: Ops> Model<O> {
     /// # Panics
     /// Without a draft layer ([`Model::drafts`]).
     pub fn draft(&mut self, batch: &Batch, next_ids: &[i32]) -> Result<Vec<i32>, OpsError> {
-        self.draft_with(batch, next_ids, &mut NoProbe)
+        self.draft_run(batch, next_ids, &mut NoProbe, &mut NoSink)
+    }
+
+    /// [`Model::draft`] that tells `sink` of its layer.
+    ///
+    /// # Panics
+    /// Without a draft layer.
+    pub fn draft_to(
+        &mut self,
+        batch: &Batch,
+        next_ids: &[i32],
+        sink: &mut dyn LayerSink<O>,
+    ) -> Result<Vec<i32>, OpsError> {
+        self.draft_run(batch, next_ids, &mut NoProbe, sink)
     }
 
     /// [`Model::draft`] under a probe, which sees the draft layer as the one behind the trunk's last.
@@ -67,6 +81,16 @@ impl<O: Ops> Model<O> {
         batch: &Batch,
         next_ids: &[i32],
         probe: &mut dyn Probe<O>,
+    ) -> Result<Vec<i32>, OpsError> {
+        self.draft_run(batch, next_ids, probe, &mut NoSink)
+    }
+
+    fn draft_run(
+        &mut self,
+        batch: &Batch,
+        next_ids: &[i32],
+        probe: &mut dyn Probe<O>,
+        sink: &mut dyn LayerSink<O>,
     ) -> Result<Vec<i32>, OpsError> {
         let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft, .. } = self;
         let mtp = weights.mtp.as_ref().expect("asked for a draft without a draft layer");
@@ -132,6 +156,7 @@ impl<O: Ops> Model<O> {
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
         let cache = &mut caches.layers[index];
         run_layer(&step, index, &mtp.layer, &weights.rope_window, cache, work, collective.as_mut(), probe)?;
+        sink.layer_done(ops, caches, index)?;
         step.logits(&mtp.head, weights.lm_head.weight(), work)?;
         probe.at(ops, index, Stage::Logits, &mut work.logits, batch.logits_rows.len() as u32)?;
         step.sample_with(draft.zeros.get(), work)

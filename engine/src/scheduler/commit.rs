@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::ids::SequenceId;
-use crate::sequence::{Event, FinishReason, Phase, Sequence};
+use crate::sequence::{Event, FinishReason, Phase, Role, Sequence};
 use crate::step::{Sampled, StepEntry, StepOutput, StepPlan};
 use thiserror::Error;
 
@@ -66,6 +66,11 @@ impl Scheduler {
             let Some(sequence) = self.arrive(entry) else { continue };
             sequence.committed = entry.start.0 + entry.tokens.len() as u32;
             let mut ended = None;
+            if let Some(sampled) = sampled.filter(|_| sequence.role == Role::Prefill) {
+                sequence.pending -= 1;
+                self.hold(entry.sequence, sampled);
+                continue;
+            }
             if let Some(sampled) = sampled {
                 sequence.pending -= 1;
                 if sampled.after_draft.is_some() {
@@ -128,7 +133,7 @@ impl Scheduler {
     }
 
     /// Offers the pages that have become full to the prefix cache, then gives back the window pages that fell out.
-    fn publish(&mut self, id: SequenceId) {
+    pub(super) fn publish(&mut self, id: SequenceId) {
         let sequence = self.sequences.get_mut(&id).expect("committed sequences exist");
         let (page, window_page) = (self.shape.page_tokens, self.shape.window_page_tokens);
         while self.config.prefix_cache && (sequence.published + 1) * page <= sequence.committed {

@@ -1,9 +1,10 @@
 //! The next step: pages for running sequences in order of arrival, then admissions, then entries.
 
 use super::Scheduler;
-use crate::ids::{Position, SequenceId, SlotIndex};
-use crate::sequence::Phase;
-use crate::step::{InputToken, StepEntry, StepPlan};
+use crate::handover::Needed;
+use crate::ids::{Generation, Position, SequenceId, SlotIndex};
+use crate::sequence::{Phase, Role};
+use crate::step::{Generations, InputToken, StepEntry, StepPlan};
 
 /// Tokens of a sequence that have their pages.
 struct Grant {
@@ -39,7 +40,9 @@ impl Scheduler {
                         break;
                     }
                     // What a step in flight gives back may do, and no page of its sequences may be taken before.
-                    Err(OutOfPages) if !self.in_flight.is_empty() => return None,
+                    Err(OutOfPages) if !self.in_flight.is_empty() || self.halves.is_filling() => return None,
+                    // Prompts held for others go back by themselves; nobody else is left to give way.
+                    Err(OutOfPages) if self.num_occupied() == 1 && self.halves.has_held() => return None,
                     Err(OutOfPages) => {
                         self.preempt_youngest();
                         preempted = true;
@@ -47,10 +50,13 @@ impl Scheduler {
                 }
             }
         }
-        while !preempted && budget > 0 && self.running.len() < self.config.max_running as usize {
+        while !preempted && budget > 0 && self.num_occupied() < self.config.max_running as usize {
             let Some(&id) = self.waiting.first() else { break };
             if !self.admit(id) {
                 break;
+            }
+            if !self.running.contains(&id) {
+                continue;
             }
             let Ok(Some(grant)) = self.grant(id, budget) else { break };
             budget -= grant.tokens.min(budget);
@@ -86,10 +92,10 @@ impl Scheduler {
         }
         let sequence = self.sequences.get_mut(&id).expect("running sequences exist");
         for _ in 0..compressed {
-            sequence.compressed.push(self.pools.compressed.alloc().ok_or(OutOfPages)?);
+            sequence.compressed.push(self.pools.compressed.alloc_for(sequence.generation).ok_or(OutOfPages)?);
         }
         while sequence.window.len() < (start + tokens).div_ceil(window_page) as usize {
-            sequence.window.push(Some(self.pools.window.alloc().ok_or(OutOfPages)?));
+            sequence.window.push(Some(self.pools.window.alloc_for(sequence.generation).ok_or(OutOfPages)?));
         }
         Ok(Some(Grant { sequence: id, tokens, decode }))
     }
@@ -107,26 +113,37 @@ impl Scheduler {
     }
 
     /// How many window pages of the wanted ones are free, after evictions if need be.
-    fn reserve_windows(&mut self, pages: u32) -> u32 {
+    pub(super) fn reserve_windows(&mut self, pages: u32) -> u32 {
         while self.pools.window.num_free() < pages && self.prefix.evict_window(&mut self.pools) {}
         self.pools.window.num_free().min(pages)
     }
 
-    /// The youngest running sequence gives everything back and waits at its place in the order of arrival.
+    /// The youngest sequence with pages gives everything back and waits at its place in the order of arrival. One whose
+    /// prompt was being computed elsewhere will be computed here: it has the text.
     fn preempt_youngest(&mut self) {
-        let Some(id) = self.running.pop_last() else { return };
-        debug_assert!(!self.running.is_empty(), "a sequence alone always fits: checked when it was added");
+        let Some(id) = self.running.last().copied().max(self.halves.youngest_landing()) else { return };
+        debug_assert!(self.num_occupied() > 1, "a sequence alone always fits: checked when it was added");
+        self.halves.preempt(id);
+        self.give_way(id);
+        self.stats.preempted += 1;
+    }
+
+    /// A sequence with pages gives everything back and waits.
+    pub(super) fn give_way(&mut self, id: SequenceId) {
+        self.running.remove(&id);
         let sequence = self.sequences.get_mut(&id).expect("running sequences exist");
         sequence.release(&mut self.pools);
         sequence.phase = Phase::Waiting;
+        sequence.role = if sequence.role == Role::Remote { Role::Whole } else { sequence.role };
         self.waiting.insert(id);
-        self.stats.preempted += 1;
     }
 
     /// Gives a waiting sequence what it starts with: the pages of a cached beginning, compressed pages for its whole
     /// text, a slot for its rings. One page per running sequence is left over, so that the next steps need not take
     /// these pages away again.
     fn admit(&mut self, id: SequenceId) -> bool {
+        let generation = Generation(self.next_generation);
+        let running = self.num_occupied() as u32;
         let sequence = self.sequences.get_mut(&id).expect("waiting sequences exist");
         let tokens = sequence.tokens.len() as u32;
         let hit = match self.config.prefix_cache {
@@ -142,10 +159,11 @@ impl Scheduler {
             (sequence.published, sequence.node) = (hit.tokens / self.shape.page_tokens, Some(hit.node));
         }
         let cached = sequence.scheduled;
-        let running = self.running.len() as u32;
+        let remote = (sequence.role == Role::Remote).then(|| Needed::at(&self.shape, cached, tokens));
         let compressed = self.shape.compressed_pages(tokens) - sequence.compressed.len() as u32;
         let windows = self.shape.max_window_pages(1) - u32::from(cached > 0);
-        let slot = if self.shape.has_request_slots() { self.pools.requests.alloc() } else { None };
+        let windows = windows.max(remote.as_ref().map_or(0, |needed| needed.window.len() as u32));
+        let slot = if self.shape.has_request_slots() { self.pools.requests.alloc_for(generation) } else { None };
         let fits = slot.is_some() == self.shape.has_request_slots()
             && self.available_compressed(compressed + running)
             && self.available_windows(windows + running)
@@ -156,14 +174,24 @@ impl Scheduler {
             sequence.release(&mut self.pools);
             return false;
         }
-        sequence.compressed.extend((0..compressed).map_while(|_| self.pools.compressed.alloc()));
+        sequence.compressed.extend((0..compressed).map_while(|_| self.pools.compressed.alloc_for(generation)));
         sequence.phase = Phase::Running;
+        sequence.generation = generation;
         sequence.cached_tokens.get_or_insert(cached);
+        self.next_generation += 1;
         self.waiting.remove(&id);
-        self.running.insert(id);
+        match remote {
+            Some(needed) => self.reserve(id, cached, needed),
+            None => _ = self.running.insert(id),
+        }
         self.stats.admitted += 1;
         self.stats.cached_tokens += u64::from(cached);
         true
+    }
+
+    /// Sequences that hold pages and are running or will be.
+    pub(super) fn num_occupied(&self) -> usize {
+        self.running.len() + self.halves.num_landing()
     }
 
     fn available_compressed(&self, pages: u32) -> bool {
@@ -193,6 +221,8 @@ impl Scheduler {
             };
             let first_window = self.shape.first_needed(Position(start)).0 / self.shape.window_page_tokens;
             let window = sequence.window.iter().enumerate();
+            let window_generations =
+                sequence.window.iter().map(|page| page.as_ref().map_or(Generation(0), |page| page.generation()));
             let window_table =
                 window.map(|(i, page)| page.as_ref().filter(|_| i >= first_window as usize).map(|p| p.id()));
             let entry = StepEntry {
@@ -206,6 +236,11 @@ impl Scheduler {
                 window_table: window_table.collect(),
                 compressed_table: sequence.compressed.iter().map(|page| page.id()).collect(),
                 request_slot: sequence.request_slot.as_ref().map(|slot| SlotIndex(slot.id().0)),
+                generations: Generations {
+                    own: sequence.generation,
+                    compressed: sequence.compressed.iter().map(|page| page.generation()).collect(),
+                    window: window_generations.collect(),
+                },
             };
             sequence.scheduled = end;
             sequence.in_flight += 1;

@@ -7,12 +7,12 @@ use engine::batch::Batch;
 use engine::checkpoint::Checkpoint;
 use engine::collective::{Collective, Solo};
 use engine::geometry::{CacheGeometry, CacheShape};
-use engine::ids::{PageId, Position, SequenceId, SlotIndex, TokenId};
+use engine::ids::{Generation, PageId, Position, SequenceId, SlotIndex, TokenId};
 use engine::model::cache::Caches;
 use engine::model::probe::{NoProbe, Probe, Stage};
 use engine::model::{Limits, Model, Numerics, Parts, RankShape, load};
 use engine::pools::PoolSizes;
-use engine::step::{InputToken, Sampling, StepEntry, StepPlan};
+use engine::step::{Generations, InputToken, Sampling, StepEntry, StepPlan};
 use reference::golden::{GoldenDir, GoldenFile};
 use reference::ops::{Ops, OpsError};
 
@@ -148,6 +148,12 @@ pub(crate) fn entry(shape: &CacheShape, number: u32, start: usize, tokens: &[i32
             .map(|i| page(i, 512 / shape.page_tokens, SIZES.compressed_pages))
             .collect(),
         request_slot: Some(SlotIndex(number)),
+        // The tables of a sequence never change, so that its pages are of one generation; 0 is nobody's.
+        generations: Generations::uniform(
+            Generation(u64::from(number) + 1),
+            end.div_ceil(shape.page_tokens) as usize,
+            end.div_ceil(shape.window_page_tokens) as usize,
+        ),
     }
 }
 

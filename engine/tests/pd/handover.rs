@@ -8,7 +8,7 @@ use engine::handover::{self, Handover, Needed, PageMove};
 use engine::ids::{PageId, Position, SequenceId, SlotIndex, TokenId};
 use engine::model::cache::Caches;
 use engine::pools::PoolSizes;
-use engine::step::{InputToken, Sampling, StepEntry, StepPlan};
+use engine::step::{Generations, InputToken, Sampling, StepEntry, StepPlan};
 use kernel_bindings::host::HostOps;
 use reference::ops::{IndexKFormat, KvFormat, Ops};
 use reference::rng::Rng;
@@ -74,6 +74,7 @@ fn entry(shape: &CacheShape, start: u32, tokens: &[TokenId], (first, step): (u32
             .collect(),
         compressed_table: (0..shape.compressed_pages(end)).map(|i| page(i, SIZES.compressed_pages - 1)).collect(),
         request_slot: Some(SlotIndex(first % 3)),
+        generations: Generations::default(),
     }
 }
 
@@ -203,10 +204,16 @@ fn round_trip(geometry: &CacheGeometry) {
     assert_eq!(handover.layout().num_units(), units);
     for unit in (0..units).map(Unit) {
         let out = PageMove::pairs(&from, &through);
-        let mut put = |at: u64, page: &[u8]| bytes[at as usize..at as usize + page.len()].copy_from_slice(page);
+        let mut put = |at: u64, page: &[u8]| {
+            bytes[at as usize..at as usize + page.len()].copy_from_slice(page);
+            Ok(())
+        };
         handover.export(&HostOps, &here, unit, &out, &mut put).expect("pages that are there");
         let back = PageMove::pairs(&to, &through);
-        let mut get = |at: u64, page: &mut [u8]| page.copy_from_slice(&bytes[at as usize..at as usize + page.len()]);
+        let mut get = |at: u64, page: &mut [u8]| {
+            page.copy_from_slice(&bytes[at as usize..at as usize + page.len()]);
+            Ok(())
+        };
         handover.import(&HostOps, &mut there, unit, &back, &mut get).expect("pages that are there");
     }
     let after = contents(&there, geometry);

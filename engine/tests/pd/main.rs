@@ -4,3 +4,6 @@
 #[allow(dead_code)]
 mod fake;
 mod handover;
+mod pair;
+mod texts;
+mod wire;

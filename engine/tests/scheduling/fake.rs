@@ -103,6 +103,7 @@ impl Cells {
 }
 
 /// The caches, and the samples of the step before.
+#[derive(Clone)]
 pub(crate) struct FakeModel {
     shape: CacheShape,
     window: Cells,
@@ -194,7 +195,6 @@ impl FakeModel {
     }
 
     /// Takes over pages of another model: compressed, window, request.
-    #[allow(dead_code)] // The tests of scheduling alone have one model.
     pub(crate) fn take_pages(&mut self, other: &FakeModel, from: &[Vec<u32>], to: &[Vec<u32>]) {
         let rings = usize::from(self.shape.has_request_slots()) + 1;
         let pools: [(&mut Cells, &Cells, usize); 5] = [

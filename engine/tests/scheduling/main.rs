@@ -1,6 +1,7 @@
 //! The scheduler with a model that reads and writes caches through the arrays of a batch, and notices every wrong slot.
 
 mod fake;
+mod halves;
 mod harness;
 mod random;
 mod rules;

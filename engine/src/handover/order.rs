@@ -1,0 +1,89 @@
+//! What every rank gets at once: a step, the decision that goes with it, and the pages that change hands.
+
+use super::PageMove;
+use crate::ids::Generation;
+use crate::step::{StepEntry, StepPlan};
+use std::sync::Arc;
+use transfer::exchange::Decision;
+use transfer::ids::{Class, RoomKey, Unit};
+
+/// Cache pages of one class and one generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageRun {
+    /// Class.
+    pub class: Class,
+    /// Pages.
+    pub pages: Vec<u32>,
+    /// Who was given them.
+    pub generation: Generation,
+}
+
+impl PageRun {
+    /// Adds a page to the last of `runs` if it is of the same class and generation, else as a run of its own.
+    pub fn push(runs: &mut Vec<PageRun>, class: Class, page: u32, generation: Generation) {
+        match runs.last_mut() {
+            Some(run) if run.class == class && run.generation == generation => run.pages.push(page),
+            _ => runs.push(PageRun { class, pages: vec![page], generation }),
+        }
+    }
+}
+
+/// Landed units to copy into cache pages before the step runs.
+#[derive(Debug, Clone)]
+pub struct Import {
+    /// Room.
+    pub key: RoomKey,
+    /// Units that landed on every rank and are not in the cache yet.
+    pub units: Vec<Unit>,
+    /// Pages, the same for all units.
+    pub pages: Arc<[PageMove]>,
+    /// Whose the cache pages are.
+    pub generation: Generation,
+}
+
+/// Pages to copy into the arena, unit by unit, as the step finishes them.
+#[derive(Debug, Clone)]
+pub struct Export {
+    /// Room.
+    pub key: RoomKey,
+    /// Pages, the same for all units.
+    pub pages: Vec<PageMove>,
+    /// The cache pages among them, by who was given them.
+    pub runs: Vec<PageRun>,
+}
+
+impl Export {
+    /// The pages that `needed` names of an entry, to the pages `arena`. `None` if the tables lack one.
+    pub fn of_entry(
+        key: RoomKey,
+        entry: &StepEntry,
+        needed: &super::Needed,
+        arena: &transfer::layout::PagesByClass,
+    ) -> Option<Self> {
+        let cache = needed.pages(&entry.compressed_table, &entry.window_table, entry.request_slot)?;
+        let generations = &entry.generations;
+        let places = [&needed.compressed, &needed.window];
+        let mut runs = Vec::new();
+        for (class, (place, of)) in (0..).zip(places.into_iter().zip([&generations.compressed, &generations.window])) {
+            let of = of.get(place.start as usize..place.end as usize)?;
+            for (&page, &generation) in cache[class as usize].iter().zip(of) {
+                PageRun::push(&mut runs, Class(class), page, generation);
+            }
+        }
+        cache[2].iter().for_each(|&slot| PageRun::push(&mut runs, Class(2), slot, generations.own));
+        Some(Self { key, pages: PageMove::pairs(&cache, arena), runs })
+    }
+}
+
+/// One exchange.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// The step; without entries, nothing runs.
+    pub plan: StepPlan,
+    /// Commands for the rooms, before everything else.
+    pub decision: Decision,
+    /// Then these.
+    pub imports: Vec<Import>,
+    /// Then the step, and while it runs these.
+    pub exports: Vec<Export>,
+}
