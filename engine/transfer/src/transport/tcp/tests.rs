@@ -1,5 +1,8 @@
+mod processes;
+
 use super::wire::{HEAD_BYTES, Head, Kind};
 use super::*;
+use crate::layout::PageCopy;
 use crate::transport::suite::{self, PATIENCE, ROOM, Rig, Side};
 use crate::transport::{Op, Post};
 use std::io::{Read, Write};
