@@ -1,5 +1,7 @@
 //! An endpoint against hand-made frames.
 
+mod fuzz;
+
 use super::*;
 use crate::frame::{Decoded, Drain, Frame, FrameError, Kind, Stage, decode};
 use crate::hello::tests::hello;
@@ -397,4 +399,57 @@ fn a_refusal_of_more_rooms_than_fit_is_told_and_acknowledged() {
     assert!(matches!(&prefill.said()[..], [Body::Fail(reason)] if reason.code == Code::Overloaded));
     prefill.hear(KEY, Body::Abort(Code::Overloaded.into()));
     assert_eq!(prefill.said(), [Body::AbortAck(Drain::Quiet)]);
+}
+
+#[test]
+fn the_oldest_tombstones_are_forgotten() {
+    let mut prefill = Play::new(Side::Prefill, |config| config.limits.tombstones = 2);
+    prefill.greet();
+    let key = |epoch| RoomKey { epoch, ..KEY };
+    (1..=3).for_each(|epoch| prefill.endpoint.abort(key(epoch), Code::Aborted.into(), ms(0)));
+    let pages = vec![vec![], vec![]];
+    for epoch in [3, 2, 1] {
+        let open = Open { deadline_ms: 0, priority: 0, request: vec![], pages: pages.clone() };
+        prefill.hear(key(epoch), Body::Open(open));
+    }
+    assert_eq!(prefill.endpoint.view().into_keys().collect::<Vec<_>>(), [key(1)]);
+}
+
+#[test]
+fn goodbye_is_said_and_heard() {
+    let mut decode = Play::ready(Side::Decode);
+    decode.open();
+    decode.said();
+    decode.endpoint.bye(ms(0));
+    let outputs = decode.outputs();
+    assert!(matches!(&outputs[..], [Output::Send { .. }, Output::TearDown { .. }, Output::Wake]), "{outputs:?}");
+    let mut prefill = Play::ready(Side::Prefill);
+    prefill.arrive();
+    prefill.hear(frame::NO_ROOM, Body::Bye);
+    assert_eq!(prefill.code(), Code::PeerLost);
+    assert!(prefill.endpoint.room(KEY).unwrap().free, "nothing was posted");
+}
+
+#[test]
+fn a_torn_down_peer_leaves_nothing_to_do() {
+    let mut prefill = Play::ready(Side::Prefill);
+    prefill.arrive();
+    prefill.endpoint.place(KEY, vec![vec![0], vec![1]], ms(0)).unwrap();
+    prefill.endpoint.unit_ready(KEY, Unit(0), vec![], ms(0)).unwrap();
+    prefill.endpoint.on_torn_down(PEER, ms(0));
+    assert_eq!(prefill.outputs(), [Output::Wake]);
+    let view = prefill.endpoint.room(KEY).unwrap();
+    assert_eq!((view.quiet, view.free), (Quiet::Quiet(Proof::TornDown), true));
+    prefill.endpoint.on_ticket(Ticket(1), true, ms(0));
+    assert_eq!(prefill.outputs(), []);
+    assert_eq!(prefill.endpoint.next_due(), None);
+}
+
+#[test]
+fn wrong_numbers_of_checksums_fail_the_room() {
+    let mut decode = Play::ready(Side::Decode);
+    decode.open();
+    decode.hear(KEY, Body::Layer { unit: Unit(1), checksums: vec![7] });
+    assert_eq!((decode.code(), decode.endpoint.errors().of(ErrorKind::Body)), (Code::Protocol, 1));
+    assert_eq!(decode.endpoint.checksums(KEY, Unit(1)), None);
 }

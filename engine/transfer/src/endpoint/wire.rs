@@ -272,7 +272,9 @@ impl Endpoint {
         if !checksums.is_empty() && checksums.len() != pages(&self.layout) {
             return false;
         }
-        entry.checksums.entry(unit).or_insert(checksums);
+        if self.hello.side == Side::Decode && unit.0 < self.hello.units {
+            entry.checksums.entry(unit).or_insert(checksums);
+        }
         true
     }
 

@@ -146,10 +146,10 @@ impl DecodeSide {
                 live.answered = Some(Err(reason.clone()));
                 answer(world, key, Err(reason));
             } else if all(&views, |view| view.outcome == Outcome::Published) {
-                for rank in 0..RANKS {
+                for (rank, view) in views.iter().enumerate() {
                     // Once more at the last moment: a late write shows here.
                     (0..UNITS).for_each(|unit| verify(world, number, rank, key, Unit(unit), &live.pages));
-                    let record = views[rank].as_ref().and_then(|view| view.handover.clone());
+                    let record = view.as_ref().and_then(|view| view.handover.clone());
                     if record.as_deref() != Some(&key.room.to_le_bytes()[..]) {
                         world.violation(format!("{key} rank {rank}: handover record {record:?}"));
                     }

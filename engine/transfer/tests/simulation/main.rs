@@ -8,6 +8,7 @@
 
 mod coordinator;
 mod faults;
+mod network;
 mod world;
 
 use faults::Faults;
@@ -258,6 +259,29 @@ fn f17_a_failed_post_may_still_write() {
     }
     let first = broken("failed posts", 200, Protections { failed_post_writes: false, ..ALL }, faults);
     assert!(first.contains("wrote a page of"), "{first}");
+}
+
+#[test]
+fn f18_a_client_that_leaves_stops_prefill() {
+    for stage in 0..3 {
+        let (mut posts, mut whole) = (0, 0);
+        for seed in 0..50 {
+            let mut world = World::new(seed, 1, quiet_faults(), ALL);
+            world.run(ms(100));
+            world.decode_side(1).unwrap().request_aborted_at(1, Some(stage));
+            world.step_in(ms(0), 1);
+            // ABORT takes 2 ms at most; what prefill computes behind it is not posted.
+            world.run(world.now + ms(1000));
+            assert!(world.busy().is_empty(), "stage {stage}, seed {seed}: {:?}", world.busy());
+            assert_eq!((world.tally.answered, world.tally.failed), (0, 1));
+            posts += world.tally.posts;
+            whole += 2 * world::UNITS;
+            settle(&mut world);
+            assert!(world.violations.is_empty(), "stage {stage}, seed {seed}: {:#?}", world.violations);
+        }
+        let limit = [whole / 4, whole / 2, whole][stage as usize];
+        assert!(posts < limit, "stage {stage}: {posts} posts of {whole} for nobody");
+    }
 }
 
 #[test]

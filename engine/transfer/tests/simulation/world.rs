@@ -1,4 +1,4 @@
-//! Processes, connections, posts and memory on a virtual clock.
+//! Processes and memory on a virtual clock; what connects them is in `network.rs`.
 //!
 //! One prefill process (number 0) and some decode processes, [`RANKS`] ranks each. A write lands when the receiver runs, its
 //! writer is alive and neither end of the connection is torn down; a torn-down end stops it for good, a timer never does.
@@ -6,13 +6,13 @@
 
 use crate::coordinator::{DecodeSide, PrefillSide};
 use crate::faults::{Faults, Rng};
+use crate::network::{Link, Transfer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use transfer::endpoint::{Config, Endpoint, Output};
-use transfer::frame::{Decoded, FrameReader, decode};
 use transfer::hello::{Hello, PROTOCOL, Side};
 use transfer::ids::{Class, PeerId, RoomKey, Ticket, Unit};
-use transfer::layout::{ClassSpec, ItemSpec, Layout, PageCopy};
+use transfer::layout::{ClassSpec, ItemSpec, Layout};
 use transfer::room::{Outcome, Protections, Timers};
 
 pub(crate) const RANKS: usize = 2;
@@ -69,8 +69,8 @@ fn hello(side: Side, process: usize, rank: usize, incarnation: u64) -> Hello {
 #[derive(Debug)]
 pub(crate) struct Rank {
     pub(crate) endpoint: Endpoint,
-    links: BTreeMap<PeerId, usize>,
-    next_peer: u32,
+    pub(crate) links: BTreeMap<PeerId, usize>,
+    pub(crate) next_peer: u32,
     /// What each page of each item holds, by its offset.
     pub(crate) memory: BTreeMap<u64, u64>,
     /// Decode: whose page it is.
@@ -87,43 +87,15 @@ pub(crate) enum Coordinator {
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) side: Side,
-    incarnation: u64,
-    alive: bool,
+    pub(crate) incarnation: u64,
+    pub(crate) alive: bool,
     stopped: Option<Duration>,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) coordinator: Option<Coordinator>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct End {
-    process: usize,
-    incarnation: u64,
-    rank: usize,
-    peer: PeerId,
-}
-
-/// A connection; end 0 is decode's.
 #[derive(Debug)]
-struct Link {
-    ends: [End; 2],
-    readers: [FrameReader; 2],
-    last: [Duration; 2],
-    dead: [bool; 2],
-}
-
-#[derive(Debug)]
-struct Transfer {
-    link: usize,
-    key: RoomKey,
-    copies: Vec<PageCopy>,
-    /// Halves that have not landed.
-    parts: u32,
-    /// Said to be done when all is there.
-    ticket: Option<Ticket>,
-}
-
-#[derive(Debug)]
-enum Event {
+pub(crate) enum Event {
     Start(usize),
     Connect { process: usize, incarnation: u64, rank: usize },
     Accept { link: usize, end: usize },
@@ -157,10 +129,10 @@ pub(crate) struct World {
     pub(crate) timers: Timers,
     pub(crate) processes: Vec<Process>,
     queue: BTreeMap<(Duration, u64), Event>,
-    next_event: u64,
-    links: BTreeMap<usize, Link>,
-    transfers: BTreeMap<u64, Transfer>,
-    kinds: BTreeMap<u8, u32>,
+    pub(crate) next_event: u64,
+    pub(crate) links: BTreeMap<usize, Link>,
+    pub(crate) transfers: BTreeMap<u64, Transfer>,
+    pub(crate) kinds: BTreeMap<u8, u32>,
     pub(crate) violations: Vec<String>,
     pub(crate) tally: Tally,
     pub(crate) answers: BTreeSet<RoomKey>,
@@ -200,11 +172,11 @@ impl World {
         self.now < self.faults.until
     }
 
-    fn chance(&mut self, permille: u32) -> bool {
+    pub(crate) fn chance(&mut self, permille: u32) -> bool {
         self.faulty() && self.rng.chance(permille)
     }
 
-    fn at(&mut self, after: Duration, event: Event) {
+    pub(crate) fn at(&mut self, after: Duration, event: Event) {
         self.next_event += 1;
         self.queue.insert((self.now + after, self.next_event), event);
     }
@@ -271,18 +243,6 @@ impl World {
         }
     }
 
-    /// One end does not write or read any more; the other sees it soon.
-    fn end_link(&mut self, id: usize, end: usize) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.dead[end] = true;
-        self.transfers.retain(|_, transfer| transfer.link != id);
-        if link.dead == [true; 2] {
-            self.links.remove(&id);
-        } else {
-            self.at(ms(2), Event::Closed { link: id, end: 1 - end });
-        }
-    }
-
     /// Runs until a time.
     pub(crate) fn run(&mut self, until: Duration) {
         while let Some((&(at, id), _)) = self.queue.first_key_value() {
@@ -322,15 +282,8 @@ impl World {
         }
     }
 
-    fn lives(&self, process: usize, incarnation: u64) -> bool {
+    pub(crate) fn lives(&self, process: usize, incarnation: u64) -> bool {
         self.processes[process].alive && self.processes[process].incarnation == incarnation
-    }
-
-    /// The endpoint at an open end of a link.
-    fn endpoint(&mut self, link: usize, end: usize) -> Option<(PeerId, &mut Endpoint)> {
-        let found = self.links.get(&link).filter(|link| !link.dead[end])?.ends[end];
-        let lives = self.lives(found.process, found.incarnation);
-        lives.then(|| (found.peer, &mut self.processes[found.process].ranks[found.rank].endpoint))
     }
 
     fn handle(&mut self, event: Event) {
@@ -393,54 +346,6 @@ impl World {
         }
     }
 
-    fn connect(&mut self, process: usize, incarnation: u64, rank: usize) {
-        if !self.lives(process, incarnation) {
-            return;
-        }
-        if !self.processes[0].alive {
-            return self.at(ms(300), Event::Connect { process, incarnation, rank });
-        }
-        let id = self.next_event as usize;
-        let ends = [process, 0].map(|number| {
-            let process = &mut self.processes[number];
-            let rank_state = &mut process.ranks[rank];
-            rank_state.next_peer += 1;
-            let peer = PeerId(rank_state.next_peer);
-            rank_state.links.insert(peer, id);
-            End { process: number, incarnation: process.incarnation, rank, peer }
-        });
-        let readers = [FrameReader::new(), FrameReader::new()];
-        self.links.insert(id, Link { ends, readers, last: [self.now; 2], dead: [false; 2] });
-        (0..2).for_each(|end| self.at(ms(0), Event::Accept { link: id, end }));
-    }
-
-    fn torn_down(&mut self, link: usize, end: usize) {
-        let now = self.now;
-        let Some((peer, endpoint)) = self.endpoint(link, end) else { return };
-        endpoint.on_torn_down(peer, now);
-        self.tally.torn_down += 1;
-        let End { process, incarnation, rank, .. } = self.links[&link].ends[end];
-        self.processes[process].ranks[rank].links.remove(&peer);
-        self.end_link(link, end);
-        if end == 0 {
-            self.at(ms(200), Event::Connect { process, incarnation, rank });
-        }
-    }
-
-    fn deliver(&mut self, link: usize, end: usize, bytes: &[u8]) {
-        let now = self.now;
-        let Some(there) = self.links.get_mut(&link).filter(|link| !link.dead[end]) else { return };
-        there.readers[end].push(bytes);
-        let frames: Vec<_> = std::iter::from_fn(|| there.readers[end].next_frame()).collect();
-        let Some((peer, endpoint)) = self.endpoint(link, end) else { return };
-        for frame in frames {
-            match frame {
-                Ok(frame) => endpoint.on_frame(peer, frame, now),
-                Err(error) => endpoint.on_bad_bytes(peer, &error, now),
-            }
-        }
-    }
-
     /// Everything that the endpoints of a process want done, and its coordinator's next thought, until all is quiet.
     fn pump(&mut self, number: usize) {
         loop {
@@ -494,116 +399,6 @@ impl World {
         }
     }
 
-    fn transmit(&mut self, link: usize, to: usize, mut bytes: Vec<u8>) {
-        let (faults, kind) = (self.faults.clone(), bytes[5]);
-        let seen = self.kinds.entry(kind).or_insert(0);
-        *seen += 1;
-        let once = faults.drop_once.is_some_and(|(dropped, nth)| (dropped as u8, nth + 1) == (kind, *seen));
-        if once || self.chance(faults.drop) {
-            self.tally.dropped += 1;
-            return;
-        }
-        if self.chance(faults.flip) {
-            let at = self.rng.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << self.rng.below(8);
-        }
-        if self.chance(faults.truncate) {
-            bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
-        }
-        for (chance, high) in [(faults.duplicate, 50), (faults.replay, 4000)] {
-            if self.chance(chance) {
-                let time = self.rng.between(1, high);
-                self.at(time, Event::Deliver { link, end: to, bytes: bytes.clone() });
-            }
-        }
-        if self.chance(faults.garbage) {
-            let noise = self.noise();
-            self.at(ms(1), Event::Deliver { link, end: to, bytes: noise });
-        }
-        let mut time = self.now + self.rng.between(0, 2);
-        if self.chance(faults.delay) {
-            time += self.rng.between(1, 400);
-        }
-        if self.chance(faults.reorder) {
-            time += self.rng.between(1, 300);
-        } else {
-            let Some(link) = self.links.get_mut(&link) else { return };
-            time = time.max(link.last[to]);
-            link.last[to] = time;
-        }
-        self.at(time - self.now, Event::Deliver { link, end: to, bytes });
-    }
-
-    /// Bytes that nobody should send: unknown kinds, empty bodies, or no frame at all.
-    pub(crate) fn noise(&mut self) -> Vec<u8> {
-        if self.rng.chance(200) {
-            return (0..1 + self.rng.below(80)).map(|_| self.rng.next() as u8).collect();
-        }
-        let mut bytes = b"KVPD\x01\x00\0\0\0\0\0\0".to_vec();
-        bytes[5] = self.rng.below(40) as u8;
-        bytes.extend((self.rng.below(20)).to_le_bytes());
-        bytes.extend((self.rng.below(3) as u32).to_le_bytes());
-        bytes.extend((self.rng.below(1000)).to_le_bytes());
-        bytes.extend([0; 4]);
-        let body = self.rng.below(30);
-        bytes[8] = body as u8;
-        bytes.extend((0..body).map(|_| self.rng.below(4) as u8));
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..32]), &bytes[36..]);
-        bytes[32..36].copy_from_slice(&sum.to_le_bytes());
-        assert!(!matches!(decode(&bytes), Decoded::Lost(_) | Decoded::NeedMore));
-        bytes
-    }
-
-    /// Sends bytes to both ends of every connection.
-    pub(crate) fn inject(&mut self, bytes: &[u8]) {
-        let links: Vec<_> = self.links.keys().copied().collect();
-        for link in links {
-            (0..2).for_each(|end| self.at(ms(0), Event::Deliver { link, end, bytes: bytes.to_vec() }));
-        }
-    }
-
-    fn post(&mut self, link: usize, key: RoomKey, copies: Vec<PageCopy>, ticket: Ticket) {
-        self.next_event += 1;
-        let transfer = self.next_event;
-        let faults = self.faults.clone();
-        let [first, second] = [self.rng.between(0, 20), self.rng.between(0, 20)];
-        let (mut late, mut said) = (ms(0), Some(ticket));
-        if self.chance(faults.post_fails) {
-            return self.at(first, Event::Ended { link, ticket, done: false });
-        } else if self.chance(faults.post_fails_and_writes) {
-            (late, said) = (ms(200), None);
-            self.at(first, Event::Ended { link, ticket, done: false });
-        } else if self.chance(faults.post_hangs) {
-            (late, said) = (self.rng.between(100, 12_000), None);
-        }
-        self.transfers.insert(transfer, Transfer { link, key, copies, parts: 2, ticket: said });
-        self.at(first + late, Event::Land { transfer, part: 0 });
-        self.at(second + late, Event::Land { transfer, part: 1 });
-    }
-
-    /// Half of a post's pages land.
-    fn land(&mut self, transfer: u64, part: usize) {
-        let Some(there) = self.transfers.get_mut(&transfer) else { return };
-        there.parts -= 1;
-        let (link, key, half) = (there.link, there.key, there.copies.len() / 2);
-        let copies = if part == 0 { there.copies[..half].to_vec() } else { there.copies[half..].to_vec() };
-        if there.parts == 0
-            && let Some(Transfer { ticket: Some(ticket), .. }) = self.transfers.remove(&transfer)
-        {
-            self.at(ms(1), Event::Ended { link, ticket, done: true });
-        }
-        let [to, from] = self.links[&link].ends;
-        for copy in copies {
-            let value = self.processes[from.process].ranks[from.rank].memory.get(&copy.src).copied().unwrap_or(0);
-            let rank = &mut self.processes[to.process].ranks[to.rank];
-            rank.memory.insert(copy.dst, value);
-            let owner = rank.owners.get(&copy.dst).copied();
-            if owner != Some(key) {
-                self.violation(format!("a post of {key} wrote a page of {owner:?}"));
-            }
-        }
-    }
-
     fn coordinate(&mut self, number: usize) {
         self.check_outcomes(number);
         let Some(coordinator) = self.processes[number].coordinator.take() else { return };
@@ -621,7 +416,7 @@ impl World {
     }
 
     /// Finished and Failed are for ever, whoever looks.
-    fn check_outcomes(&mut self, number: usize) {
+    pub(crate) fn check_outcomes(&mut self, number: usize) {
         let incarnation = self.processes[number].incarnation;
         let mut changed = vec![];
         for (rank, state) in self.processes[number].ranks.iter().enumerate() {
