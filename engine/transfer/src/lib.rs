@@ -4,6 +4,8 @@
 
 pub mod arena;
 pub mod checksum;
+#[cfg(not(loom))]
+pub mod driver;
 pub mod endpoint;
 pub mod exchange;
 pub mod fault;

@@ -15,8 +15,14 @@ use std::time::Duration;
 impl Endpoint {
     /// A connection stands, under a number that was never used.
     pub fn on_connected(&mut self, peer: PeerId, now: Duration) {
+        self.on_connected_with(peer, self.hello.blob.clone(), now);
+    }
+
+    /// [`Endpoint::on_connected`] where every peer reaches the arena in its own way.
+    pub fn on_connected_with(&mut self, peer: PeerId, blob: Vec<u8>, now: Duration) {
         self.peers.insert(peer, Peer::new(now));
-        self.send(peer, NO_ROOM, Body::Hello(Box::new(self.hello.clone())), now);
+        let hello = Hello { blob, ..self.hello.clone() };
+        self.send(peer, NO_ROOM, Body::Hello(Box::new(hello)), now);
     }
 
     /// A frame arrived.
