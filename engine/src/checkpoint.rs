@@ -5,6 +5,7 @@
 //! and its scales, or every problem at once.
 
 pub mod decode;
+mod fingerprint;
 mod folder;
 mod header;
 pub mod make;
