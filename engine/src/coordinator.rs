@@ -11,10 +11,12 @@
 mod arena;
 mod decode;
 mod prefill;
+mod turns;
 
 pub use arena::ArenaPages;
 pub use decode::Decode;
 pub use prefill::Prefill;
+pub use turns::RoomLoop;
 
 use crate::engine::{EngineError, Schedule};
 use crate::handover::{Export, Import};

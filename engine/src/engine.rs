@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -126,6 +127,122 @@ impl Engine {
     }
 }
 
+/// What an [`EngineThread`] turns: an engine of its own, or one half of two.
+pub trait Turns: Send {
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// It can never be run here.
+    fn add(&mut self, request: Request) -> Result<SequenceId, AddError>;
+
+    /// Ends a request; `None` if it has ended already.
+    fn cancel(&mut self, id: SequenceId) -> Option<Event>;
+
+    /// Whether turns are needed for what is here.
+    fn has_work(&self) -> bool;
+
+    /// Whether another turn would change nothing before somebody rings the [`Bell`] or commands something.
+    fn is_idle(&self) -> bool;
+
+    /// One turn.
+    ///
+    /// # Errors
+    /// There will be no other; `events` holds what clients are told.
+    fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError>;
+
+    /// The scheduler, to look at.
+    fn scheduler(&self) -> &Scheduler;
+
+    /// How far every rank is.
+    fn rank_parts(&self) -> &[Arc<Part>];
+
+    /// A count that rises whenever anything got on.
+    fn progress(&self) -> u64;
+}
+
+impl Turns for Engine {
+    fn add(&mut self, request: Request) -> Result<SequenceId, AddError> {
+        Engine::add(self, request)
+    }
+
+    fn cancel(&mut self, id: SequenceId) -> Option<Event> {
+        Engine::cancel(self, id)
+    }
+
+    fn has_work(&self) -> bool {
+        Engine::has_work(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        !Engine::has_work(self)
+    }
+
+    fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
+        Engine::turn(self, events)
+    }
+
+    fn scheduler(&self) -> &Scheduler {
+        Engine::scheduler(self)
+    }
+
+    fn rank_parts(&self) -> &[Arc<Part>] {
+        Engine::rank_parts(self)
+    }
+
+    fn progress(&self) -> u64 {
+        self.steps_done
+    }
+}
+
+/// Wakes an [`EngineThread`] from other threads: something outside has news. Rung before the thread is there, it rings then.
+#[derive(Debug, Clone, Default)]
+pub struct Bell(Arc<Mutex<BellState>>);
+
+#[derive(Debug, Default)]
+struct BellState {
+    commands: Option<Sender<Command>>,
+    /// Rung, and not heard yet.
+    rung: bool,
+}
+
+impl Bell {
+    /// A bell that nobody hears yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BellState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rings; more than once before it is heard is once.
+    pub fn ring(&self) {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.rung, true)
+            && let Some(commands) = &state.commands
+        {
+            // A loop that has ended hears nothing.
+            let _ = commands.send(Command::Wake);
+        }
+    }
+
+    fn hang(&self, commands: Sender<Command>) {
+        let mut state = self.lock();
+        if state.rung {
+            let _ = commands.send(Command::Wake);
+        }
+        state.commands = Some(commands);
+    }
+
+    fn heard(&self) {
+        self.lock().rung = false;
+    }
+
+    fn silence(&self) {
+        self.lock().commands = None;
+    }
+}
+
 /// Who is told about a request. Called on the engine's thread: must not block.
 pub trait Client: Send {
     /// The request was queued or refused. False if nobody wants it any more, which cancels it.
@@ -146,6 +263,20 @@ enum Command {
     Cancel(SequenceId),
     Withdraw(Ticket),
     Stop,
+    /// A [`Bell`] rang.
+    Wake,
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Command::Add(..) => "Add",
+            Command::Cancel(_) => "Cancel",
+            Command::Withdraw(_) => "Withdraw",
+            Command::Wake => "Wake",
+            Command::Stop => "Stop",
+        })
+    }
 }
 
 /// Pages of a pool.
@@ -212,7 +343,7 @@ impl Shown {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn show(&self, engine: &Engine) {
+    fn show(&self, engine: &dyn Turns) {
         *self.snapshot() = Snapshot::of(engine.scheduler());
         self.engine.set_waiting(engine.scheduler().num_sequences() as u64);
     }
@@ -225,12 +356,19 @@ pub struct EngineThread {
     thread: Option<JoinHandle<Result<(), EngineError>>>,
     shown: Arc<Shown>,
     tickets: AtomicU64,
+    bell: Bell,
 }
 
 impl EngineThread {
     /// Moves an engine to a thread.
     pub fn spawn(engine: Engine) -> std::io::Result<Self> {
+        Self::spawn_with(Box::new(engine), Bell::new())
+    }
+
+    /// Moves anything that turns to a thread, where it is woken by a bell.
+    pub fn spawn_with(engine: Box<dyn Turns>, bell: Bell) -> std::io::Result<Self> {
         let (commands, inbox) = channel();
+        bell.hang(commands.clone());
         let ranks = engine.rank_parts().to_vec();
         let part = Part::new("engine", ranks.clone());
         let shown = Arc::new(Shown {
@@ -240,9 +378,9 @@ impl EngineThread {
             ranks,
             failure: OnceLock::new(),
         });
-        let theirs = Arc::clone(&shown);
+        let (theirs, ears) = (Arc::clone(&shown), bell.clone());
         let body = move || {
-            let ended = serve(engine, &inbox, &theirs);
+            let ended = serve(engine, &inbox, &theirs, &ears);
             if let Err(error) = &ended {
                 // The only writer.
                 let _ = theirs.failure.set(error.to_string());
@@ -250,7 +388,7 @@ impl EngineThread {
             ended
         };
         let thread = std::thread::Builder::new().name("engine".into()).spawn(body)?;
-        Ok(Self { commands: Some(commands), thread: Some(thread), shown, tickets: AtomicU64::new(0) })
+        Ok(Self { commands: Some(commands), thread: Some(thread), shown, tickets: AtomicU64::new(0), bell })
     }
 
     fn send(&self, command: Command) -> Result<(), EngineError> {
@@ -314,6 +452,7 @@ impl EngineThread {
 
     /// Takes no more commands, finishes every request, and ends.
     pub fn finish(mut self) -> Result<(), EngineError> {
+        self.bell.silence();
         self.commands = None;
         self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap_or(Err(EngineError::Ended)))
     }
@@ -321,6 +460,7 @@ impl EngineThread {
 
 impl Drop for EngineThread {
     fn drop(&mut self) {
+        self.bell.silence();
         // An engine that has ended takes no command.
         let _ = self.send(Command::Stop);
         self.commands = None;
@@ -362,52 +502,59 @@ impl Clients {
     }
 }
 
+/// How long a loop with open work that only others can move waits before it looks again by itself.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Runs until nobody can send commands any more, or one says stop, and every request has ended.
-fn serve(mut engine: Engine, inbox: &Receiver<Command>, shown: &Shown) -> Result<(), EngineError> {
+fn serve(mut engine: Box<dyn Turns>, inbox: &Receiver<Command>, shown: &Shown, bell: &Bell) -> Result<(), EngineError> {
+    let engine = &mut *engine;
     let mut clients = Clients::default();
     let mut open = true;
     loop {
         // Without work there is nothing to do but wait for a command; with work, those are taken that are there.
-        let mut taken = 0;
-        while open && (taken < COMMANDS_PER_TURN || !engine.has_work()) {
+        let (mut taken, mut rung) = (0, false);
+        while open && (taken < COMMANDS_PER_TURN || !(rung || engine.has_work())) {
             taken += 1;
-            let command = if engine.has_work() {
-                match inbox.try_recv() {
-                    Ok(command) => command,
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => {
-                        open = false;
-                        break;
-                    }
-                }
-            } else {
-                match inbox.recv() {
-                    Ok(command) => command,
-                    Err(_) => {
-                        open = false;
-                        break;
-                    }
-                }
+            let received = match (engine.has_work(), rung || !engine.is_idle()) {
+                (_, true) => inbox.try_recv().map_err(|error| error == TryRecvError::Disconnected),
+                (true, false) => inbox.recv_timeout(LOOK).map_err(|error| error == RecvTimeoutError::Disconnected),
+                (false, false) => inbox.recv().map_err(|RecvError| true),
             };
-            open = !matches!(command, Command::Stop);
-            obey(&mut engine, &mut clients, command);
-            shown.show(&engine);
-            shown.commands.leave();
+            match received {
+                Ok(Command::Wake) => {
+                    bell.heard();
+                    rung = true;
+                }
+                Ok(command) => {
+                    open = !matches!(command, Command::Stop);
+                    obey(engine, &mut clients, command);
+                    shown.show(engine);
+                    shown.commands.leave();
+                }
+                Err(disconnected) => {
+                    open = !disconnected;
+                    break;
+                }
+            }
         }
         if !open && !engine.has_work() {
             debug_assert_eq!(engine.scheduler().audit(), Ok(()), "every page is accounted for");
             return Ok(());
         }
+        if !open && engine.is_idle() {
+            // Nobody rings any more.
+            std::thread::sleep(LOOK);
+        }
         let mut events = Vec::new();
-        let steps = engine.steps_done;
+        let before = engine.progress();
         let turned = engine.turn(&mut events);
-        if engine.steps_done > steps {
+        if engine.progress() > before {
             shown.engine.tick();
         }
         for event in events {
-            tell(&mut engine, &mut clients, event);
+            tell(engine, &mut clients, event);
         }
-        shown.show(&engine);
+        shown.show(engine);
         if let Err(error) = turned {
             // Requests that were not in the failed step have no event yet, and nobody will run them.
             let why = error.to_string();
@@ -423,7 +570,7 @@ fn serve(mut engine: Engine, inbox: &Receiver<Command>, shown: &Shown) -> Result
     }
 }
 
-fn obey(engine: &mut Engine, clients: &mut Clients, command: Command) {
+fn obey(engine: &mut dyn Turns, clients: &mut Clients, command: Command) {
     match command {
         Command::Add(ticket, request, mut client) => {
             let added = engine.add(request);
@@ -440,6 +587,7 @@ fn obey(engine: &mut Engine, clients: &mut Clients, command: Command) {
             }
         }
         Command::Cancel(id) => cancel(engine, clients, id),
+        Command::Wake => {}
         Command::Withdraw(ticket) => {
             if let Some(&id) = clients.tickets.get(&ticket) {
                 cancel(engine, clients, id);
@@ -452,14 +600,14 @@ fn obey(engine: &mut Engine, clients: &mut Clients, command: Command) {
     }
 }
 
-fn cancel(engine: &mut Engine, clients: &mut Clients, id: SequenceId) {
+fn cancel(engine: &mut dyn Turns, clients: &mut Clients, id: SequenceId) {
     if let Some(event) = engine.cancel(id) {
         tell(engine, clients, event);
     }
 }
 
 /// Passes an event on; a client that is gone has cancelled its request.
-fn tell(engine: &mut Engine, clients: &mut Clients, event: Event) {
+fn tell(engine: &mut dyn Turns, clients: &mut Clients, event: Event) {
     let (id, ends) = match &event {
         Event::Token { sequence, .. } => (*sequence, false),
         Event::Finished { sequence, .. } => (*sequence, true),

@@ -89,6 +89,9 @@ pub enum AddError {
         /// Pages of the pool.
         have: u32,
     },
+    /// A prefill server computes prompts for decode servers, and has no clients of its own.
+    #[error("this server computes prompts for decode servers: send requests to one of those, or to their router")]
+    PrefillOnly,
 }
 
 /// Refuses limits that contradict each other or the pools.
