@@ -5,6 +5,7 @@ use crate::serving::{ModelArgs, Serving, ServingError, Setup, progress_bar};
 use clap::Args;
 use engine::engine::EngineError;
 use engine::ids::{SequenceId, TokenId};
+use engine::model::GraphCounters;
 use engine::scheduler::{AddError, SchedulerStats};
 use engine::sequence::{Event, FinishReason, Request};
 use engine::step::Sampling;
@@ -12,6 +13,7 @@ use engine::tokenizer::{Tokenizer, TokenizerError};
 use reference::rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use thiserror::Error;
@@ -191,6 +193,47 @@ pub struct E2eReport {
     pub machine: Vec<(String, String)>,
     /// Runs.
     pub runs: Vec<Run>,
+    /// Decode steps as graphs, all runs together.
+    pub graphs: GraphFigures,
+}
+
+/// What the graphs of the first rank did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct GraphFigures {
+    /// Graphs recorded: one per size of a step and part of it.
+    pub recorded: u64,
+    /// Replays.
+    pub replayed: u64,
+    /// Launches that a replay stands for, on average.
+    pub launches_each: f64,
+    /// Why recording ended, if it failed.
+    pub refusal: Option<String>,
+}
+
+impl GraphFigures {
+    fn of(counters: &GraphCounters) -> Self {
+        let replayed = counters.replayed();
+        Self {
+            recorded: counters.recorded(),
+            replayed,
+            launches_each: counters.pieces() as f64 / replayed.max(1) as f64,
+            refusal: counters.refusal(),
+        }
+    }
+}
+
+impl fmt::Display for GraphFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.refusal, self.replayed) {
+            (Some(why), _) => write!(f, "decode steps eager, recording failed: {why}"),
+            (None, 0) => write!(f, "decode steps eager"),
+            (None, _) => write!(
+                f,
+                "decode graphs: {} recorded, {} replays, each one launch instead of {:.0}",
+                self.recorded, self.replayed, self.launches_each
+            ),
+        }
+    }
 }
 
 /// Prompts of a run, one after the other.
@@ -347,7 +390,8 @@ pub fn all(args: &E2eArgs, quiet: bool) -> Result<E2eReport, E2eError> {
         }
         runs.push(run(&mut serving, args, concurrency, quiet)?);
     }
-    Ok(E2eReport { setup: serving.setup, machine: crate::report::machine_facts(), runs })
+    let graphs = GraphFigures::of(&serving.graphs);
+    Ok(E2eReport { setup: serving.setup, machine: crate::report::machine_facts(), runs, graphs })
 }
 
 impl E2eReport {
@@ -389,12 +433,13 @@ impl E2eReport {
         };
         format!(
             "{model} on {device}, {tp} rank(s), activations {activations}, KV {}, index K {}, {} schedule{}, caches {:.1} MiB \
-             per rank",
+             per rank; {}",
             word(&|| serde_json::to_value(kv)),
             word(&|| serde_json::to_value(index_k)),
             word(&|| serde_json::to_value(schedule)),
             if *mtp { ", one draft token per step" } else { "" },
             *cache_bytes as f64 / (1 << 20) as f64,
+            self.graphs,
         )
     }
 

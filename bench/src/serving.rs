@@ -9,7 +9,7 @@ use engine::config::ModelConfig;
 use engine::engine::{Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
 use engine::model::cache::Caches;
-use engine::model::{Limits, LoadError, Model, Numerics, Parts, RankShape, WeightStorage, load};
+use engine::model::{GraphCounters, Limits, LoadError, Model, Numerics, Parts, RankShape, WeightStorage, load};
 use engine::pools::PoolSizes;
 use engine::runner::{RunError, Runner};
 use engine::scheduler::{Scheduler, SchedulerConfig, SchedulerError};
@@ -25,7 +25,7 @@ use serde::Serialize;
 use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use thiserror::Error;
 
 /// Type of activations on the command line.
@@ -92,6 +92,15 @@ pub enum ScheduleKind {
     Overlap,
 }
 
+/// Something that is used or not.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Switch {
+    On,
+    Off,
+}
+
 /// A model and how it is run.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
@@ -134,6 +143,9 @@ pub struct ModelArgs {
     /// Do not keep pages of finished beginnings.
     #[arg(long)]
     pub no_prefix_cache: bool,
+    /// Record decode steps as graphs and replay them, where the device can and the ranks add up on it.
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    pub graphs: Switch,
 }
 
 /// Why there is no engine.
@@ -204,6 +216,8 @@ pub struct Serving {
     pub config: ModelConfig,
     /// What it was built from.
     pub setup: Setup,
+    /// What the graphs of the first rank have done so far.
+    pub graphs: Arc<GraphCounters>,
 }
 
 /// The configuration of a preset.
@@ -343,7 +357,9 @@ impl ModelArgs {
         let model = checkpoint.dir().display().to_string();
         let cache_bytes = geometry.buffers(sizes).iter().map(|buffer| buffer.bytes).sum();
         let checkpoint = Arc::new(checkpoint);
-        let plan = Plan { checkpoint, numerics, geometry, sizes, limits, tp: self.tp, mtp: self.mtp };
+        let (graphs, counters) = (self.graphs == Switch::On, Arc::new(OnceLock::new()));
+        let first = Arc::clone(&counters);
+        let plan = Plan { checkpoint, numerics, geometry, sizes, limits, tp: self.tp, mtp: self.mtp, graphs, counters };
         let bar = progress_bar(plan.checkpoint.tensors().count() as u64, "weights", !quiet);
         let kind = self.device();
         let runner = match kind {
@@ -373,7 +389,8 @@ impl ModelArgs {
             mtp: self.mtp,
             cache_bytes,
         };
-        Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup })
+        let graphs = first.get().cloned().unwrap_or_default();
+        Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs })
     }
 }
 
@@ -387,6 +404,9 @@ struct Plan {
     limits: Limits,
     tp: u32,
     mtp: bool,
+    graphs: bool,
+    /// Those of the first rank.
+    counters: Arc<OnceLock<Arc<GraphCounters>>>,
 }
 
 impl Plan {
@@ -446,7 +466,15 @@ impl Plan {
         let caches = Caches::new(&ops, &self.geometry, self.sizes).map_err(failed)?;
         let weights = load(&ops, &self.checkpoint, &self.numerics, &ranks, &self.limits, self.mtp, &done)?;
         let (numerics, limits) = (self.numerics, self.limits);
-        Model::new(ops, Parts { config, numerics, shape: ranks, limits, weights, caches, collective }).map_err(failed)
+        let parts = Parts { config, numerics, shape: ranks, limits, weights, caches, collective };
+        let mut model = Model::new(ops, parts).map_err(failed)?;
+        if !self.graphs {
+            model.without_graphs();
+        }
+        if rank == 0 {
+            self.counters.get_or_init(|| model.graph_counters());
+        }
+        Ok(model)
     }
 }
 

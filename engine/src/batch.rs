@@ -2,6 +2,10 @@
 //!
 //! `t` tokens stand one after the other, entry by entry, decode entries first; `b` is the number of entries.
 
+mod pad;
+
+pub use pad::{DecodeMost, DecodeSize};
+
 use crate::geometry::{CacheShape, HcaState};
 use crate::ids::{PageId, SequenceId};
 use crate::step::{InputToken, StepEntry, StepPlan};
@@ -21,8 +25,10 @@ pub struct CompletedRows {
 }
 
 /// Arrays of one forward. Integers are s32 as the operations read them; -1 stands for none.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
+    /// The pools that tables and slots point into.
+    pub shape: CacheShape,
     /// Tokens.
     pub t: u32,
     /// Entries.
@@ -64,6 +70,8 @@ pub struct Batch {
     pub csa: CompletedRows,
     /// Rows of the HCA layers.
     pub hca: CompletedRows,
+    /// Most CSA rows that a token of the batch may see: the largest `csa.num_rows`, or what a padded batch has room for.
+    pub max_csa_rows: u32,
     /// `[t, hca_width]` slots of the HCA rows that the token sees, in order, then -1.
     pub hca_slots: Vec<i32>,
     /// Columns of `hca_slots`: the largest `hca.num_rows`, possibly 0.
@@ -101,8 +109,9 @@ impl Batch {
             window_columns: widest(|e| e.window_table.len()),
             max_pages: widest(|e| e.compressed_table.len()),
             hca_width: last / shape.hca_ratio,
+            max_csa_rows: last / shape.csa_ratio,
             cu_seqlens: vec![0],
-            ..Batch::default()
+            ..Batch::empty(*shape)
         };
         batch.hca_state_columns = match shape.hca_state {
             HcaState::PerWindowPage => batch.window_columns,
@@ -119,6 +128,38 @@ impl Batch {
             batch.cu_seqlens.push(batch.positions.len() as i32);
         }
         Ok(batch)
+    }
+
+    fn empty(shape: CacheShape) -> Self {
+        Self {
+            shape,
+            t: 0,
+            b: 0,
+            num_decode_entries: 0,
+            num_decode_tokens: 0,
+            ids: Vec::new(),
+            id_rows: Vec::new(),
+            next_ids: Vec::new(),
+            positions: Vec::new(),
+            seq: Vec::new(),
+            cu_seqlens: Vec::new(),
+            window_mapping: Vec::new(),
+            window_slots: Vec::new(),
+            window_table: Vec::new(),
+            window_columns: 0,
+            hca_state_table: Vec::new(),
+            hca_state_columns: 0,
+            block_table: Vec::new(),
+            max_pages: 0,
+            csa: CompletedRows::default(),
+            hca: CompletedRows::default(),
+            max_csa_rows: 0,
+            hca_slots: Vec::new(),
+            hca_width: 0,
+            logits_rows: Vec::new(),
+            temperature: Vec::new(),
+            seeds: Vec::new(),
+        }
     }
 
     fn push_tables(&mut self, entry: &StepEntry, shape: &CacheShape) -> Result<(), MissingPage> {

@@ -13,6 +13,10 @@ pub trait Collective<O: Ops>: fmt::Debug {
     /// Replaces the first `elements` f32 of `buffer` by their sum over all ranks, added in the order of the ranks, so that every
     /// rank holds the same bytes.
     fn all_reduce(&mut self, ops: &O, buffer: &mut O::Buffer, elements: u64) -> Result<(), OpsError>;
+    /// Whether the sum stays on the device, so that it can be recorded with the operations around it.
+    fn on_device(&self) -> bool {
+        false
+    }
 }
 
 /// A model on one rank.
@@ -22,6 +26,9 @@ pub struct Solo;
 impl<O: Ops> Collective<O> for Solo {
     fn all_reduce(&mut self, _: &O, _: &mut O::Buffer, _: u64) -> Result<(), OpsError> {
         Ok(())
+    }
+    fn on_device(&self) -> bool {
+        true
     }
 }
 
@@ -122,6 +129,9 @@ impl Collective<KernelOps<Cuda>> for CardRank {
         self.0
             .all_reduce_sum(buffer, elements)
             .map_err(|error| OpsError::Device { device: device(), message: error.to_string() })
+    }
+    fn on_device(&self) -> bool {
+        true
     }
 }
 

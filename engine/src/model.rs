@@ -3,6 +3,7 @@
 mod attention;
 pub mod cache;
 mod forward;
+mod graphs;
 mod load;
 mod mtp;
 mod numerics;
@@ -12,6 +13,7 @@ pub mod weights;
 mod workspace;
 
 pub use forward::{Model, Parts};
+pub use graphs::GraphCounters;
 pub use load::{LoadError, load};
 pub use numerics::{Numerics, WeightStorage};
 pub use sink::{LayerSink, NoSink};

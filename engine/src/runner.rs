@@ -138,10 +138,19 @@ impl<O: Ops> RankRunner<O> {
             let samples = self.samples.len();
             *id = *self.samples.get(row as usize).ok_or(RunError::NoSample { step, row, samples })?;
         }
-        let samples = self.model.forward_to(&batch, sink.as_mut()).map_err(failed)?;
+        // Nobody looks between the layers of a step without exports: it may be one piece of work.
+        let samples = match exports {
+            [] => self.model.forward(&batch),
+            _ => self.model.forward_to(&batch, sink.as_mut()),
+        };
+        let samples = samples.map_err(failed)?;
         let drafts = if self.model.drafts() {
             let next_ids = next_ids(plan, &batch, &samples);
-            self.model.draft_to(&batch, &next_ids, sink.as_mut()).map_err(failed)?
+            let drafts = match exports {
+                [] => self.model.draft(&batch, &next_ids),
+                _ => self.model.draft_to(&batch, &next_ids, sink.as_mut()),
+            };
+            drafts.map_err(failed)?
         } else {
             Vec::new()
         };

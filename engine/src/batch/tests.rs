@@ -113,3 +113,121 @@ fn seeds_do_not_depend_on_the_batch() {
     let keys: std::collections::HashSet<_> = (0..1000).map(|position| noise_key(1, position)).collect();
     assert_eq!(keys.len(), 1000);
 }
+
+/// Two texts with a token each: position 17 in the pages of [`plan`]'s first entry, position 7, which completes rows.
+fn decode_plan() -> StepPlan {
+    let mut plan = plan();
+    plan.entries[0].draft = None;
+    plan.entries[0].tokens = known(&[11]);
+    plan.entries[1] =
+        StepEntry { start: Position(7), tokens: known(&[48]), next: None, emits: true, ..plan.entries[1].clone() };
+    plan.num_decode = 2;
+    plan
+}
+
+const MOST: DecodeMost = DecodeMost { tokens: 8, context: 64 };
+
+#[test]
+fn a_padded_batch_repeats_the_first_entry_and_writes_nothing_more() {
+    let batch = Batch::new(&decode_plan(), &SHAPE).unwrap();
+    assert_eq!(DecodeSize::of(&batch, &MOST), Some(DecodeSize { entries: 2, tokens_per_entry: 1, pages: 2 }));
+    let padded = batch.padded(DecodeSize { entries: 4, tokens_per_entry: 1, pages: 4 });
+    assert_eq!((padded.t, padded.b, padded.num_decode_entries, padded.num_decode_tokens), (4, 4, 4, 4));
+    // What is read.
+    assert_eq!(padded.ids, [11, 48, 11, 11]);
+    assert_eq!(padded.positions, [17, 7, 17, 17]);
+    assert_eq!(padded.window_slots[..8], batch.window_slots[..]);
+    assert_eq!(padded.window_slots[8..], [&batch.window_slots[..4], &batch.window_slots[..4]].concat());
+    assert_eq!(padded.block_table, [4, 1, -1, -1, 7, -1, -1, -1, 4, 1, -1, -1, 4, 1, -1, -1]);
+    assert_eq!((&padded.csa.num_rows[..], &padded.hca.num_rows[..]), (&[4, 2, 4, 4][..], &[2, 1, 2, 2][..]));
+    let none = [-1; 6];
+    assert_eq!(padded.hca_slots[..16], [&[8, 9][..], &none, &[14, -1], &none].concat());
+    assert_eq!(padded.hca_slots[16..], [&[8, 9][..], &none, &[8, 9], &none].concat());
+    // What is written.
+    assert_eq!(padded.window_mapping, [17, 7, -1, -1]);
+    assert_eq!(padded.window_table[..16], [-1, 6, 2, -1, -1, -1, -1, -1, 0, 5, -1, -1, -1, -1, -1, -1]);
+    assert!(padded.window_table[16..].iter().all(|&page| page == -1));
+    assert_eq!(padded.hca_state_table, padded.window_table);
+    assert_eq!(padded.csa.row_tokens, [-1, 1, -1, -1]);
+    assert_eq!(padded.csa.slot_mapping, [-1, 29, -1, -1]);
+    assert_eq!(padded.csa.row_positions, [0, 4, 0, 0]);
+    assert_eq!(padded.hca.slot_mapping, [-1, 14, -1, -1]);
+    // What holds the batch together.
+    assert_eq!((&padded.seq[..], &padded.cu_seqlens[..]), (&[0, 1, 2, 3][..], &[0, 1, 2, 3, 4][..]));
+    assert_eq!(padded.logits_rows, [0, 1, 2, 3]);
+    assert_eq!((padded.max_csa_rows, padded.hca_width, padded.window_columns), (16, 8, 8));
+    assert_eq!((&padded.temperature[..2], padded.temperature.len()), (&batch.temperature[..], 4));
+    assert_eq!((&padded.seeds[..4], padded.seeds.len()), (&batch.seeds[..], 8));
+}
+
+#[test]
+fn drafts_are_padded_in_pairs() {
+    let mut plan = plan();
+    plan.entries.truncate(1);
+    let batch = Batch::new(&plan, &SHAPE).unwrap();
+    let size = DecodeSize::of(&batch, &MOST).unwrap();
+    assert_eq!(size, DecodeSize { entries: 1, tokens_per_entry: 2, pages: 2 });
+    let padded = batch.padded(DecodeSize { entries: 2, ..size });
+    assert_eq!(padded.positions, [17, 18, 17, 18]);
+    assert_eq!((&padded.seq[..], &padded.cu_seqlens[..]), (&[0, 0, 1, 1][..], &[0, 2, 4][..]));
+    assert_eq!(padded.window_mapping, [17, 18, -1, -1]);
+    assert_eq!(padded.csa.num_rows, [4, 4, 4, 4]);
+}
+
+#[test]
+fn what_no_recorded_step_runs() {
+    let of = |plan: &StepPlan| DecodeSize::of(&Batch::new(plan, &SHAPE).unwrap(), &MOST);
+    assert_eq!(of(&plan()), None, "a prompt");
+    let decode = decode_plan();
+    assert!(of(&decode).is_some());
+    let mut one_draft = decode.clone();
+    one_draft.entries[0].draft = Some(TokenId(3));
+    assert_eq!(of(&one_draft), None, "a draft behind one text only");
+    let mut silent = decode.clone();
+    silent.entries[1].emits = false;
+    assert_eq!(of(&silent), None, "a token whose logits are not wanted");
+    let batch = Batch::new(&decode, &SHAPE).unwrap();
+    assert_eq!(DecodeSize::of(&batch, &DecodeMost { tokens: 1, ..MOST }), None, "more entries than there is room for");
+    assert_eq!(DecodeSize::of(&batch, &DecodeMost { context: 16, ..MOST }), None, "more pages than there is room for");
+}
+
+/// Whatever the batch, the arrays of a size have the same lengths, and none is longer than that of the largest.
+#[test]
+fn lengths_follow_from_the_size() {
+    let lens = |batch: &Batch| {
+        [
+            batch.ids.len(),
+            batch.positions.len(),
+            batch.seq.len(),
+            batch.cu_seqlens.len(),
+            batch.window_mapping.len(),
+            batch.window_slots.len(),
+            batch.window_table.len(),
+            batch.hca_state_table.len(),
+            batch.block_table.len(),
+            batch.csa.num_rows.len(),
+            batch.csa.slot_mapping.len(),
+            batch.csa.row_tokens.len(),
+            batch.csa.row_positions.len(),
+            batch.hca.row_tokens.len(),
+            batch.hca_slots.len(),
+            batch.logits_rows.len(),
+            batch.temperature.len(),
+            batch.seeds.len(),
+        ]
+    };
+    let shapes = [SHAPE, CacheShape { hca_state: HcaState::PerRequest, ..SHAPE }];
+    for shape in shapes {
+        let two = Batch::new(&decode_plan(), &shape).unwrap();
+        let mut plan = decode_plan();
+        plan.entries.remove(0);
+        plan.num_decode = 1;
+        let one = Batch::new(&plan, &shape).unwrap();
+        let most = lens(&one.padded(DecodeSize::largest(&shape, &MOST)));
+        for (entries, pages) in [(2, 2), (4, 4), (8, 4)] {
+            let size = DecodeSize { entries, tokens_per_entry: 1, pages };
+            assert_eq!(lens(&one.padded(size)), lens(&two.padded(size)), "{size:?}");
+            assert!(lens(&two.padded(size)).iter().zip(most).all(|(len, most)| *len <= most), "{size:?}");
+        }
+    }
+}

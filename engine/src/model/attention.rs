@@ -265,9 +265,8 @@ fn select<O: Ops>(
 
     // A query that sees no more rows than it may pick takes them all: nobody looks at its scores.
     let topk = config.index_topk;
-    let most = rows.record.num_rows.iter().copied().max().unwrap_or(0);
     let stride_logits = logits_stride(u64::from(batch.max_pages) * u64::from(keys.pages.page_size));
-    if most > topk as i32 {
+    if batch.max_csa_rows > topk {
         step.product(&work.qr, &indexer.wq_b, &mut work.iq_raw, a, [1, hi * di, config.q_lora_rank])?;
         let turned = step.rope(rope_table, &arrays.positions, false);
         step.turn(&work.iq_raw, Norm::None, Some(turned), &mut work.iq, t, hi, di)?;

@@ -1,5 +1,7 @@
 //! One forward of a batch: embedding, layers, head, sampling. Everything here is composed of operations.
 
+use std::sync::Arc;
+
 use reference::ops::Dtype;
 use reference::ops::{
     Embed, GatherRows, HcMix, HcMixing, HcPost, Linear, MoeExperts, Ops, OpsError, Router, Routing, Sample, Swiglu,
@@ -7,17 +9,17 @@ use reference::ops::{
 
 use super::attention;
 use super::cache::{Caches, LayerCache};
+use super::graphs::{GraphCounters, Graphs, Padded, StepPart};
 use super::mtp::DraftArrays;
 use super::numerics::Numerics;
 use super::probe::{NoProbe, Probe, Stage};
 use super::sink::{LayerSink, NoSink};
 use super::weights::{HyperConnection, Layer, Moe, RoutingWeights, Weights};
 use super::workspace::{Limits, RankShape, StepArrays, Workspace};
-use crate::batch::Batch;
+use crate::batch::{Batch, DecodeMost};
 use crate::collective::Collective;
 use crate::config::ModelConfig;
 use crate::progress::Part;
-use std::sync::Arc;
 
 /// One rank of a model.
 pub struct Model<O: Ops> {
@@ -33,6 +35,10 @@ pub struct Model<O: Ops> {
     pub(super) collective: Box<dyn Collective<O>>,
     pub(super) draft: DraftArrays<O::Buffer>,
     pub(super) progress: Arc<Part>,
+    /// Decode steps. They hold addresses of everything above, none of which is replaced while the model lives.
+    pub(super) graphs: Graphs<O>,
+    /// The last batch, if it ran in the size of a graph.
+    pub(super) padded: Option<Padded>,
 }
 
 /// What a model is made of.
@@ -77,11 +83,41 @@ impl<O: Ops> Model<O> {
         let Parts { config, numerics, shape, limits, weights, caches, collective } = parts;
         let work = Workspace::new(&ops, &config, &numerics, &shape, &limits, weights.mtp.is_some())?;
         let (arrays, draft) = (StepArrays::new(), DraftArrays::new());
+        let most = DecodeMost { tokens: limits.tokens.min(limits.logits_rows), context: limits.context };
+        let graphs = Graphs::new(ops.captures() && collective.on_device(), most);
         let progress = Part::new("model", Vec::new());
-        Ok(Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft, progress })
+        let padded = None;
+        Ok(Self {
+            ops,
+            config,
+            numerics,
+            shape,
+            weights,
+            caches,
+            work,
+            arrays,
+            limits,
+            collective,
+            draft,
+            progress,
+            graphs,
+            padded,
+        })
     }
 
-    /// Counts finished layers there from now on.
+    /// Runs every step eagerly from now on. Otherwise steps of decode entries alone are recorded and replayed, where the
+    /// implementation offers that and the sum over the ranks stays on the device; the tokens are the same up to the rounding of
+    /// sums, whose order may depend on the size that a batch is padded to.
+    pub fn without_graphs(&mut self) {
+        self.graphs.turn_off();
+    }
+
+    /// What has been recorded and replayed.
+    pub fn graph_counters(&self) -> Arc<GraphCounters> {
+        self.graphs.counters()
+    }
+
+    /// Counts finished layers there from now on, or finished steps where a step is one piece of work.
     pub fn report(&mut self, progress: Arc<Part>) {
         self.progress = progress;
     }
@@ -103,15 +139,27 @@ impl<O: Ops> Model<O> {
 
     /// Runs a batch; one token per row of [`Batch::logits_rows`].
     pub fn forward(&mut self, batch: &Batch) -> Result<Vec<i32>, OpsError> {
-        self.forward_with(batch, &mut NoProbe)
+        let Some(padded) = self.graphs.padded(batch) else {
+            return self.forward_with(batch, &mut NoProbe);
+        };
+        let Self { ops, config, numerics, shape, weights, caches, work, limits, collective, progress, graphs, .. } =
+            self;
+        graphs.put(ops, &padded.batch)?;
+        graphs.run(ops, StepPart::Forward, padded.size, |arrays| {
+            let step = Step { ops, config, numerics, shape, batch: &padded.batch, arrays: &arrays.step, limits };
+            trunk(&step, weights, caches, work, collective.as_mut(), progress, &mut NoProbe, &mut NoSink)
+        })?;
+        progress.tick();
+        self.padded = Some(padded);
+        samples(&self.ops, &self.work, batch.logits_rows.len())
     }
 
-    /// [`Model::forward`] that tells `sink` of every layer.
+    /// [`Model::forward`] that tells `sink` of every layer, always eager.
     pub fn forward_to(&mut self, batch: &Batch, sink: &mut dyn LayerSink<O>) -> Result<Vec<i32>, OpsError> {
         self.run(batch, &mut NoProbe, sink)
     }
 
-    /// [`Model::forward`] under a probe.
+    /// [`Model::forward`] under a probe, always eager.
     pub fn forward_with(&mut self, batch: &Batch, probe: &mut dyn Probe<O>) -> Result<Vec<i32>, OpsError> {
         self.run(batch, probe, &mut NoSink)
     }
@@ -127,32 +175,56 @@ impl<O: Ops> Model<O> {
         probe: &mut dyn Probe<O>,
         sink: &mut dyn LayerSink<O>,
     ) -> Result<Vec<i32>, OpsError> {
-        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, progress, .. } =
-            self;
+        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, .. } = self;
+        self.padded = None;
         arrays.put(ops, batch)?;
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
-        ops.embed(Embed {
-            dtype: numerics.activations,
-            table: &weights.embed,
-            ids: arrays.ids.get(),
-            out: &mut work.streams,
-            t: batch.t,
-            vocab: config.vocab_size,
-            d: config.hidden_size,
-            copies: config.hc_mult,
-        })?;
-        for (index, layer) in weights.layers.iter().enumerate() {
-            let rope = if layer.attn.compressor.is_some() { &weights.rope_compress } else { &weights.rope_window };
-            let cache = &mut caches.layers[index];
-            run_layer(&step, index, layer, rope, cache, work, collective.as_mut(), probe)?;
-            sink.layer_done(ops, caches, index)?;
-            progress.tick();
-        }
-        step.logits(&weights.head, weights.lm_head.weight(), work)?;
-        let n = batch.logits_rows.len() as u32;
-        probe.at(ops, weights.layers.len(), Stage::Logits, &mut work.logits, n)?;
-        step.sample(work)
+        trunk(&step, weights, caches, work, collective.as_mut(), &self.progress, probe, sink)?;
+        samples(ops, work, batch.logits_rows.len())
     }
+}
+
+/// The operations of a step, from the ids to samples on the device.
+#[allow(clippy::too_many_arguments)]
+fn trunk<O: Ops>(
+    step: &Step<'_, O>,
+    weights: &Weights<O::Buffer>,
+    caches: &mut Caches<O::Buffer>,
+    work: &mut Workspace<O::Buffer>,
+    collective: &mut dyn Collective<O>,
+    progress: &Part,
+    probe: &mut dyn Probe<O>,
+    sink: &mut dyn LayerSink<O>,
+) -> Result<(), OpsError> {
+    let Step { ops, config, numerics, batch, arrays, .. } = *step;
+    ops.embed(Embed {
+        dtype: numerics.activations,
+        table: &weights.embed,
+        ids: arrays.ids.get(),
+        out: &mut work.streams,
+        t: batch.t,
+        vocab: config.vocab_size,
+        d: config.hidden_size,
+        copies: config.hc_mult,
+    })?;
+    for (index, layer) in weights.layers.iter().enumerate() {
+        let rope = if layer.attn.compressor.is_some() { &weights.rope_compress } else { &weights.rope_window };
+        let cache = &mut caches.layers[index];
+        run_layer(step, index, layer, rope, cache, work, collective, probe)?;
+        sink.layer_done(ops, caches, index)?;
+        progress.tick();
+    }
+    step.logits(&weights.head, weights.lm_head.weight(), work)?;
+    let n = batch.logits_rows.len() as u32;
+    probe.at(ops, weights.layers.len(), Stage::Logits, &mut work.logits, n)?;
+    step.sample(arrays.temperature.get(), work)
+}
+
+/// The first `n` samples, on the host.
+pub(super) fn samples<O: Ops>(ops: &O, work: &Workspace<O::Buffer>, n: usize) -> Result<Vec<i32>, OpsError> {
+    let mut bytes = vec![0; 4 * n];
+    ops.download(&work.sampled, 0, &mut bytes)?;
+    Ok(bytes.chunks_exact(4).map(|c| i32::from_le_bytes(c.try_into().expect("four bytes"))).collect())
 }
 
 /// One layer: two sub-layers between hyper-connections.
@@ -374,29 +446,15 @@ impl<O: Ops> Step<'_, O> {
         })
     }
 
-    /// Tokens from the logits, on the host.
-    pub(super) fn sample(&self, work: &mut Workspace<O::Buffer>) -> Result<Vec<i32>, OpsError> {
-        self.sample_with(self.arrays.temperature.get(), work)
-    }
-
-    /// [`Step::sample`] at the given `[n]` temperatures.
-    pub(super) fn sample_with(
-        &self,
-        temperature: &O::Buffer,
-        work: &mut Workspace<O::Buffer>,
-    ) -> Result<Vec<i32>, OpsError> {
-        let Self { ops, config, batch, arrays, .. } = *self;
-        let n = batch.logits_rows.len();
-        ops.sample(Sample {
+    /// Tokens from the logits at the given `[n]` temperatures.
+    pub(super) fn sample(&self, temperature: &O::Buffer, work: &mut Workspace<O::Buffer>) -> Result<(), OpsError> {
+        self.ops.sample(Sample {
             logits: &work.logits,
             temperature,
-            seeds: arrays.seeds.get(),
+            seeds: self.arrays.seeds.get(),
             out: &mut work.sampled,
-            n: n as u32,
-            vocab: config.vocab_size,
-        })?;
-        let mut bytes = vec![0; 4 * n];
-        ops.download(&work.sampled, 0, &mut bytes)?;
-        Ok(bytes.chunks_exact(4).map(|c| i32::from_le_bytes(c.try_into().expect("four bytes"))).collect())
+            n: self.batch.logits_rows.len() as u32,
+            vocab: self.config.vocab_size,
+        })
     }
 }

@@ -2,11 +2,15 @@
 
 use reference::ops::{Embed, HcPost, Linear, Norm, NormRope, Ops, OpsError};
 
-use super::forward::{Model, Step, run_layer};
+use super::cache::Caches;
+use super::forward::{Model, Step, run_layer, samples};
+use super::graphs::StepPart;
 use super::probe::{NoProbe, Probe, Stage};
 use super::sink::{LayerSink, NoSink};
-use super::workspace::{Array, bytes_of};
+use super::weights::Weights;
+use super::workspace::{Array, Workspace, bytes_of};
 use crate::batch::Batch;
+use crate::collective::Collective;
 
 /// Buffers of the draft layer beside the workspace.
 #[derive(Debug)]
@@ -18,6 +22,7 @@ pub(super) struct DraftArrays<B> {
     /// `[t]` zeros: temperatures of a guess.
     zeros: Array<B>,
     tokens: u32,
+    fixed: bool,
 }
 
 impl<B> DraftArrays<B> {
@@ -28,10 +33,22 @@ impl<B> DraftArrays<B> {
             units: Array::named("units"),
             zeros: Array::named("zeros"),
             tokens: 0,
+            fixed: false,
         }
     }
 
-    fn put<O: Ops<Buffer = B>>(&mut self, ops: &O, hc: u32, next_ids: &[i32]) -> Result<(), OpsError> {
+    pub(super) fn is_fixed(&self) -> bool {
+        self.fixed
+    }
+
+    /// Keeps every buffer for good.
+    pub(super) fn fix(&mut self) {
+        let Self { next_ids, ones, units, zeros, .. } = self;
+        [next_ids, ones, units, zeros].into_iter().for_each(Array::fix);
+        self.fixed = true;
+    }
+
+    pub(super) fn put<O: Ops<Buffer = B>>(&mut self, ops: &O, hc: u32, next_ids: &[i32]) -> Result<(), OpsError> {
         self.next_ids.put(ops, &bytes_of(next_ids, i32::to_le_bytes))?;
         let t = next_ids.len() as u32;
         if t > self.tokens {
@@ -56,10 +73,23 @@ impl<O: Ops> Model<O> {
     /// # Panics
     /// Without a draft layer ([`Model::drafts`]).
     pub fn draft(&mut self, batch: &Batch, next_ids: &[i32]) -> Result<Vec<i32>, OpsError> {
-        self.draft_run(batch, next_ids, &mut NoProbe, &mut NoSink)
+        let Some(padded) = self.padded.take() else {
+            return self.draft_with(batch, next_ids, &mut NoProbe);
+        };
+        let Self { ops, config, numerics, shape, weights, caches, work, limits, collective, graphs, .. } = self;
+        let each = padded.size.tokens_per_entry as usize;
+        let behind: Vec<i32> =
+            (0..padded.batch.t as usize).map(|i| next_ids.get(i).copied().unwrap_or(next_ids[i % each])).collect();
+        graphs.put_draft(ops, config.hc_mult, &behind)?;
+        graphs.run(ops, StepPart::Draft, padded.size, |arrays| {
+            let step = Step { ops, config, numerics, shape, batch: &padded.batch, arrays: &arrays.step, limits };
+            let (probe, sink) = (&mut NoProbe, &mut NoSink);
+            draft_layer(&step, &arrays.draft, weights, caches, work, collective.as_mut(), probe, sink)
+        })?;
+        samples(&self.ops, &self.work, batch.logits_rows.len())
     }
 
-    /// [`Model::draft`] that tells `sink` of its layer.
+    /// [`Model::draft`] that tells `sink` of its layer, behind an eager forward.
     ///
     /// # Panics
     /// Without a draft layer.
@@ -72,7 +102,7 @@ impl<O: Ops> Model<O> {
         self.draft_run(batch, next_ids, &mut NoProbe, sink)
     }
 
-    /// [`Model::draft`] under a probe, which sees the draft layer as the one behind the trunk's last.
+    /// [`Model::draft`] under a probe, which sees the draft layer as the one behind the trunk's last; always eager.
     ///
     /// # Panics
     /// Without a draft layer.
@@ -93,72 +123,89 @@ impl<O: Ops> Model<O> {
         sink: &mut dyn LayerSink<O>,
     ) -> Result<Vec<i32>, OpsError> {
         let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft, .. } = self;
-        let mtp = weights.mtp.as_ref().expect("asked for a draft without a draft layer");
-        let (t, d, hc, dtype) = (batch.t, config.hidden_size, config.hc_mult, numerics.activations);
-        draft.put(ops, hc, next_ids)?;
-        ops.embed(Embed {
-            dtype,
-            table: &weights.embed,
-            ids: draft.next_ids.get(),
-            out: &mut work.draft_in,
-            t,
-            vocab: config.vocab_size,
-            d,
-            copies: 1,
-        })?;
-        let norm = |x: &O::Buffer, weight: &O::Buffer, out: &mut O::Buffer, h: u32| {
-            ops.norm_rope(NormRope {
-                dtype,
-                x,
-                norm: Norm::Weighted(weight),
-                rope: None,
-                out,
-                t,
-                h,
-                d,
-                stride_x: u64::from(h * d),
-                stride_out: u64::from(h * d),
-                eps: config.rms_norm_eps,
-            })
-        };
-        let product = |x: &O::Buffer, weight, out: &mut O::Buffer, out_dtype, rows: u32| {
-            ops.linear(Linear {
-                dtype,
-                x,
-                weight,
-                out,
-                out_dtype,
-                accumulate: false,
-                t: rows,
-                groups: 1,
-                n: d,
-                k: d,
-                stride_x: u64::from(d),
-                stride_out: u64::from(d),
-            })
-        };
-        norm(&work.draft_in, &mtp.enorm, &mut work.draft_normed, 1)?;
-        product(&work.draft_normed, mtp.e_proj.weight(), &mut work.y, reference::ops::Dtype::F32, t)?;
-        norm(&work.streams, &mtp.hnorm, &mut work.draft_normed, hc)?;
-        product(&work.draft_normed, mtp.h_proj.weight(), &mut work.streams, dtype, t * hc)?;
-        ops.hc_post(HcPost {
-            dtype,
-            streams: &mut work.streams,
-            y: &work.y,
-            post: draft.ones.get(),
-            comb: draft.units.get(),
-            t,
-            hc,
-            d,
-        })?;
-        // The block sees the next tokens: its routing is by bias, so that ids do not matter to it.
-        let index = weights.layers.len();
+        draft.put(ops, config.hc_mult, next_ids)?;
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
-        let cache = &mut caches.layers[index];
-        run_layer(&step, index, &mtp.layer, &weights.rope_window, cache, work, collective.as_mut(), probe)?;
-        sink.layer_done(ops, caches, index)?;
-        step.logits(&mtp.head, weights.lm_head.weight(), work)?;
-        probe.at(ops, index, Stage::Logits, &mut work.logits, batch.logits_rows.len() as u32)?;
-        step.sample_with(draft.zeros.get(), work)
+        draft_layer(&step, draft, weights, caches, work, collective.as_mut(), probe, sink)?;
+        samples(ops, work, batch.logits_rows.len())
     }
+}
+
+/// The operations of the draft layer, from the streams of the trunk to guesses on the device.
+#[allow(clippy::too_many_arguments)]
+fn draft_layer<O: Ops>(
+    step: &Step<'_, O>,
+    draft: &DraftArrays<O::Buffer>,
+    weights: &Weights<O::Buffer>,
+    caches: &mut Caches<O::Buffer>,
+    work: &mut Workspace<O::Buffer>,
+    collective: &mut dyn Collective<O>,
+    probe: &mut dyn Probe<O>,
+    sink: &mut dyn LayerSink<O>,
+) -> Result<(), OpsError> {
+    let Step { ops, config, numerics, batch, .. } = *step;
+    let mtp = weights.mtp.as_ref().expect("asked for a draft without a draft layer");
+    let (t, d, hc, dtype) = (batch.t, config.hidden_size, config.hc_mult, numerics.activations);
+    ops.embed(Embed {
+        dtype,
+        table: &weights.embed,
+        ids: draft.next_ids.get(),
+        out: &mut work.draft_in,
+        t,
+        vocab: config.vocab_size,
+        d,
+        copies: 1,
+    })?;
+    let norm = |x: &O::Buffer, weight: &O::Buffer, out: &mut O::Buffer, h: u32| {
+        ops.norm_rope(NormRope {
+            dtype,
+            x,
+            norm: Norm::Weighted(weight),
+            rope: None,
+            out,
+            t,
+            h,
+            d,
+            stride_x: u64::from(h * d),
+            stride_out: u64::from(h * d),
+            eps: config.rms_norm_eps,
+        })
+    };
+    let product = |x: &O::Buffer, weight, out: &mut O::Buffer, out_dtype, rows: u32| {
+        ops.linear(Linear {
+            dtype,
+            x,
+            weight,
+            out,
+            out_dtype,
+            accumulate: false,
+            t: rows,
+            groups: 1,
+            n: d,
+            k: d,
+            stride_x: u64::from(d),
+            stride_out: u64::from(d),
+        })
+    };
+    norm(&work.draft_in, &mtp.enorm, &mut work.draft_normed, 1)?;
+    product(&work.draft_normed, mtp.e_proj.weight(), &mut work.y, reference::ops::Dtype::F32, t)?;
+    norm(&work.streams, &mtp.hnorm, &mut work.draft_normed, hc)?;
+    product(&work.draft_normed, mtp.h_proj.weight(), &mut work.streams, dtype, t * hc)?;
+    ops.hc_post(HcPost {
+        dtype,
+        streams: &mut work.streams,
+        y: &work.y,
+        post: draft.ones.get(),
+        comb: draft.units.get(),
+        t,
+        hc,
+        d,
+    })?;
+    // The block sees the next tokens: its routing is by bias, so that ids do not matter to it.
+    let index = weights.layers.len();
+    let cache = &mut caches.layers[index];
+    run_layer(step, index, &mtp.layer, &weights.rope_window, cache, work, collective, probe)?;
+    sink.layer_done(ops, caches, index)?;
+    step.logits(&mtp.head, weights.lm_head.weight(), work)?;
+    probe.at(ops, index, Stage::Logits, &mut work.logits, batch.logits_rows.len() as u32)?;
+    step.sample(draft.zeros.get(), work)
 }

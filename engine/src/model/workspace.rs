@@ -179,21 +179,37 @@ impl<B> Workspace<B> {
     }
 }
 
-/// A buffer that grows: small arrays whose size changes from step to step.
+/// A small array whose size changes from step to step: a buffer that grows until its size is fixed.
 #[derive(Debug)]
 pub(super) struct Array<B> {
     label: &'static str,
     buffer: Option<B>,
+    fixed: bool,
 }
 
 impl<B> Array<B> {
     pub(super) fn named(label: &'static str) -> Self {
-        Self { label, buffer: None }
+        Self { label, buffer: None, fixed: false }
+    }
+
+    /// Keeps the buffer for good, because its address has been recorded or is going to be. Longer contents are refused from now
+    /// on.
+    pub(super) fn fix(&mut self) {
+        self.fixed = true;
     }
 
     /// Holds `bytes` from now on; a longer buffer is kept.
     pub(super) fn put<O: Ops<Buffer = B>>(&mut self, ops: &O, bytes: &[u8]) -> Result<(), OpsError> {
         let fits = self.buffer.as_ref().is_some_and(|b| ops.len_bytes(b) >= bytes.len() as u64);
+        if !fits && self.fixed {
+            let room = self.buffer.as_ref().map_or(0, |b| ops.len_bytes(b));
+            return Err(OpsError::Operand {
+                op: "decode step",
+                tensor: self.label,
+                expected: format!("at most {room} bytes"),
+                got: bytes.len().to_string(),
+            });
+        }
         if !fits {
             let size = (bytes.len() as u64).next_power_of_two().max(64);
             self.buffer = Some(ops.alloc(size, self.label)?);
@@ -235,6 +251,12 @@ macro_rules! step_arrays {
                 Self { cu_seqlens_q: Array::named("cu_seqlens_q"), $($name: Array::named(stringify!($name)),)* }
             }
 
+            /// Keeps every buffer for good.
+            pub(super) fn fix(&mut self) {
+                self.cu_seqlens_q.fix();
+                $(self.$name.fix();)*
+            }
+
             /// Uploads a batch.
             pub(super) fn put<O: Ops<Buffer = B>>(&mut self, ops: &O, batch: &Batch) -> Result<(), OpsError> {
                 let first = decode_part(batch).map_or(0, |(b, s_q)| (b * s_q) as i32);
@@ -272,4 +294,24 @@ step_arrays! {
     logits_rows: i32::to_le_bytes = |b| &b.logits_rows;
     temperature: f32::to_le_bytes = |b| &b.temperature;
     seeds: u32::to_le_bytes = |b| &b.seeds;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernel_bindings::host::HostOps;
+
+    /// What a recorded step has the address of is never replaced.
+    #[test]
+    fn a_fixed_array_does_not_move() {
+        let mut array = Array::named("block_table");
+        array.put(&HostOps, &[1; 100]).expect("grows");
+        array.fix();
+        array.put(&HostOps, &[2; 128]).expect("fits: buffers are powers of two");
+        let error = array.put(&HostOps, &[3; 129]).expect_err("does not fit").to_string();
+        assert_eq!(error, "decode step: block_table: expected at most 128 bytes, got 129");
+        let mut kept = [0; 128];
+        HostOps.download(array.get(), 0, &mut kept).expect("there");
+        assert_eq!(kept, [2; 128]);
+    }
 }

@@ -6,20 +6,19 @@ use engine::collective::Collective;
 use engine::config::ModelConfig;
 use engine::engine::EngineThread;
 use engine::sequence::{Event, FinishReason, Request};
-use kernel_bindings::host::{HostBuffer, HostOps};
-use reference::ops::OpsError;
+use reference::ops::{Ops, OpsError};
 
 use crate::serve::{Setup, TINY, made, requests};
 
 /// A rank that panics when its last exchange is done: by then nobody waits for it there.
 #[derive(Debug)]
-pub(crate) struct Panics {
-    pub(crate) inner: Box<dyn Collective<HostOps>>,
+pub(crate) struct Panics<C: ?Sized> {
+    pub(crate) inner: Box<C>,
     pub(crate) exchanges: u32,
 }
 
-impl Collective<HostOps> for Panics {
-    fn all_reduce(&mut self, ops: &HostOps, buffer: &mut HostBuffer, elements: u64) -> Result<(), OpsError> {
+impl<O: Ops + 'static> Collective<O> for Panics<dyn Collective<O>> {
+    fn all_reduce(&mut self, ops: &O, buffer: &mut O::Buffer, elements: u64) -> Result<(), OpsError> {
         self.inner.all_reduce(ops, buffer, elements)?;
         self.exchanges -= 1;
         assert_ne!(self.exchanges, 0, "planted");

@@ -4,6 +4,7 @@ mod devices;
 mod equal;
 mod faults;
 mod formats;
+mod graphs;
 mod mtp;
 mod plain;
 mod rig;

@@ -19,7 +19,7 @@ use engine::scheduler::{Scheduler, SchedulerConfig};
 use engine::sequence::{Event, FinishReason, Request};
 use engine::step::Sampling;
 use kernel_bindings::host::HostOps;
-use reference::ops::{IndexKFormat, KvFormat};
+use reference::ops::{IndexKFormat, KvFormat, Ops};
 use reference::rng::Rng;
 
 const CONTEXT: u32 = 700;
@@ -73,6 +73,15 @@ impl Setup {
     }
 
     pub(crate) fn engine(&self) -> Engine {
+        self.engine_on(|| HostOps, |_| ())
+    }
+
+    /// An engine whose ranks run on what `open` gives; `ready` sees every rank's model.
+    pub(crate) fn engine_on<O: Ops + 'static>(
+        &self,
+        open: impl Fn() -> O + Send + Sync + 'static,
+        ready: impl Fn(&mut Model<O>) + Send + Sync + 'static,
+    ) -> Engine {
         let config = self.checkpoint.config();
         let shape = match self.per_page {
             true => CacheShape::ring_per_page(config.window, self.mtp),
@@ -100,12 +109,15 @@ impl Setup {
                 _ => collective,
             };
             let ranks = RankShape::new(&config, rank, setup.ranks)?;
-            let weights = load(&HostOps, checkpoint, &numerics, &ranks, &limits, setup.mtp, &|_| ())?;
+            let ops = open();
+            let weights = load(&ops, checkpoint, &numerics, &ranks, &limits, setup.mtp, &|_| ())?;
             let drafts = u32::from(setup.mtp);
             let geometry = CacheGeometry::new(&config, shape, numerics.kv, numerics.index_k, drafts);
-            let caches = Caches::new(&HostOps, &geometry.expect("formats of the model"), sizes).map_err(failed)?;
-            Model::new(HostOps, Parts { config, numerics, shape: ranks, limits, weights, caches, collective })
-                .map_err(failed)
+            let caches = Caches::new(&ops, &geometry.expect("formats of the model"), sizes).map_err(failed)?;
+            let parts = Parts { config, numerics, shape: ranks, limits, weights, caches, collective };
+            let mut model = Model::new(ops, parts).map_err(failed)?;
+            ready(&mut model);
+            Ok(model)
         });
         Engine::new(scheduler, runner.expect("ranks start"), self.schedule)
     }
@@ -118,7 +130,7 @@ impl Setup {
     }
 }
 
-fn run(engine: &mut Engine, requests: &[Request]) -> Vec<Vec<u32>> {
+pub(crate) fn run(engine: &mut Engine, requests: &[Request]) -> Vec<Vec<u32>> {
     let mut place = HashMap::new();
     for (i, request) in requests.iter().enumerate() {
         place.insert(engine.add(request.clone()).expect("a request that fits"), i);
