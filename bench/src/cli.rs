@@ -4,6 +4,7 @@ use crate::e2e::E2eArgs;
 use crate::generate::GenerateArgs;
 use crate::host_ops::BenchHostArgs;
 use crate::plan::parse_bytes;
+use crate::serve::ServeArgs;
 use crate::serving::{IndexK, Kv};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub enum Command {
     BenchHost(BenchHostArgs),
     /// Print one completion as it comes.
     Generate(GenerateArgs),
+    /// Answer over HTTP: completions, chat, health, metrics.
+    Serve(ServeArgs),
     /// Remove every wait, barrier, fence and arrive from the kernels' PTX in turn; each removal must be noticed.
     Mutants(MutantsArgs),
     /// Bytes of the cache term by term, and the tokens and sequences that fit into a card.

@@ -1,11 +1,18 @@
 //! End-to-end runs: closed-loop clients against an engine, latencies and throughput, compared across runs.
 
+mod compare;
+mod graphs;
+mod http;
+
+pub use compare::compare;
+pub use graphs::GraphFigures;
+
 use crate::report::table;
 use crate::serving::{ModelArgs, Serving, ServingError, Setup, progress_bar};
 use clap::Args;
+use engine::config::ModelConfig;
 use engine::engine::EngineError;
 use engine::ids::{SequenceId, TokenId};
-use engine::model::GraphCounters;
 use engine::scheduler::{AddError, SchedulerStats};
 use engine::sequence::{Event, FinishReason, Request};
 use engine::step::Sampling;
@@ -13,7 +20,6 @@ use engine::tokenizer::{Tokenizer, TokenizerError};
 use reference::rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use thiserror::Error;
@@ -42,6 +48,10 @@ pub struct E2eArgs {
     /// Prompts from this text, consecutive pieces, instead of random tokens.
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
+    /// Ask a server at http://HOST:PORT (`sm120 serve`, or another that knows `return_token_ids`) instead of an engine of this
+    /// process; --preset or --model say which tokens there are. To compare, serve with --no-prefix-cache: runs share prompts.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
     /// Seed of prompts and sampling.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
@@ -116,6 +126,14 @@ pub enum E2eError {
     /// Tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A server.
+    #[error("{url}: {message}")]
+    Server {
+        /// Where.
+        url: String,
+        /// What is wrong.
+        message: String,
+    },
     /// A file.
     #[error("{}: {message}", path.display())]
     File {
@@ -197,56 +215,21 @@ pub struct E2eReport {
     pub graphs: GraphFigures,
 }
 
-/// What the graphs of the first rank did.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct GraphFigures {
-    /// Graphs recorded: one per size of a step and part of it.
-    pub recorded: u64,
-    /// Replays.
-    pub replayed: u64,
-    /// Launches that a replay stands for, on average.
-    pub launches_each: f64,
-    /// Why recording ended, if it failed.
-    pub refusal: Option<String>,
-}
-
-impl GraphFigures {
-    fn of(counters: &GraphCounters) -> Self {
-        let replayed = counters.replayed();
-        Self {
-            recorded: counters.recorded(),
-            replayed,
-            launches_each: counters.pieces() as f64 / replayed.max(1) as f64,
-            refusal: counters.refusal(),
-        }
-    }
-}
-
-impl fmt::Display for GraphFigures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.refusal, self.replayed) {
-            (Some(why), _) => write!(f, "decode steps eager, recording failed: {why}"),
-            (None, 0) => write!(f, "decode steps eager"),
-            (None, _) => write!(
-                f,
-                "decode graphs: {} recorded, {} replays, each one launch instead of {:.0}",
-                self.recorded, self.replayed, self.launches_each
-            ),
-        }
-    }
-}
-
 /// Prompts of a run, one after the other.
-fn prompts(args: &E2eArgs, serving: &Serving) -> Result<impl Iterator<Item = Vec<TokenId>> + use<>, E2eError> {
+fn prompts(
+    args: &E2eArgs,
+    config: &ModelConfig,
+    model: &Path,
+) -> Result<impl Iterator<Item = Vec<TokenId>> + use<>, E2eError> {
     let (from, to) = args.prompt_tokens;
     let mut rng = Rng::named(args.seed, "prompts");
-    let vocab = serving.config.vocab_size;
+    let vocab = config.vocab_size;
     let text = match &args.text {
         None => None,
         Some(path) => {
             let wrong = |message: String| E2eError::File { path: path.clone(), message };
             let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-            let tokens = Tokenizer::open(&serving.setup.model, &serving.config)?.encode(&text)?;
+            let tokens = Tokenizer::open(model, config)?.encode(&text)?;
             if tokens.is_empty() {
                 return Err(wrong("expected text, got none".into()));
             }
@@ -268,12 +251,54 @@ fn prompts(args: &E2eArgs, serving: &Serving) -> Result<impl Iterator<Item = Vec
     }))
 }
 
-/// Times of one request, seconds since the run began.
+/// A request as its client saw it; seconds since the run began.
 #[derive(Debug, Default)]
-struct Client {
+struct Seen {
     number: usize,
+    prompt_tokens: usize,
     submitted: f64,
+    /// Tokens and when they came.
     tokens: Vec<(u32, f64)>,
+    cached: u32,
+    failed: bool,
+}
+
+/// The figures of a run, but for what only an engine knows.
+fn figures(concurrency: u32, seen: &[Seen]) -> Run {
+    let mut texts = vec![Vec::new(); seen.len()];
+    let (mut ttft, mut tpot, mut itl) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last: f64 = 0.0;
+    for request in seen {
+        let times: Vec<f64> = request.tokens.iter().map(|(_, at)| *at).collect();
+        if let (Some(first), Some(end)) = (times.first(), times.last()) {
+            last = last.max(*end);
+            ttft.push(1e3 * (first - request.submitted));
+            if times.len() > 1 {
+                tpot.push(1e3 * (end - first) / (times.len() - 1) as f64);
+            }
+        }
+        itl.extend(times.windows(2).map(|pair| 1e3 * (pair[1] - pair[0])));
+        texts[request.number] = request.tokens.iter().map(|(token, _)| *token).collect();
+    }
+    let output_tokens: u64 = texts.iter().map(|text| text.len() as u64).sum();
+    let prompt_tokens: u64 = seen.iter().map(|request| request.prompt_tokens as u64).sum();
+    Run {
+        concurrency,
+        requests: seen.len(),
+        errors: seen.iter().filter(|request| request.failed).count(),
+        prompt_tokens,
+        cached_tokens: seen.iter().map(|request| u64::from(request.cached)).sum(),
+        output_tokens,
+        seconds: last,
+        output_tokens_per_s: output_tokens as f64 / last.max(1e-9),
+        total_tokens_per_s: (output_tokens + prompt_tokens) as f64 / last.max(1e-9),
+        ttft_ms: Percentiles::of(&mut ttft),
+        tpot_ms: Percentiles::of(&mut tpot),
+        itl_ms: Percentiles::of(&mut itl),
+        steps: 0,
+        preempted: 0,
+        checksum: checksum(&texts),
+    }
 }
 
 /// FNV-1a over 64 bits.
@@ -283,10 +308,15 @@ fn checksum(texts: &[Vec<u32>]) -> String {
     format!("{hash:016x}")
 }
 
+/// Requests of a run.
+fn num_requests(args: &E2eArgs, concurrency: u32) -> usize {
+    args.requests.map_or((concurrency as usize).max(8), |n| n as usize)
+}
+
 /// Closed-loop clients: each submits its next request when the one before has ended.
 pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool) -> Result<Run, E2eError> {
-    let requests = args.requests.map_or((concurrency as usize).max(8), |n| n as usize);
-    let prompts = prompts(args, serving)?;
+    let requests = num_requests(args, concurrency);
+    let prompts = prompts(args, &serving.config, Path::new(&serving.setup.model))?;
     let stop =
         if args.ignore_eos { Vec::new() } else { serving.config.eos_ids.iter().map(|&id| TokenId(id)).collect() };
     // A run does not profit from the one before.
@@ -297,11 +327,10 @@ pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool)
     let now = || start.elapsed().as_secs_f64();
 
     let mut waiting = prompts.take(requests).enumerate();
-    let mut prompt_tokens = 0;
-    let mut clients: HashMap<SequenceId, Client> = HashMap::new();
-    let mut submit = |serving: &mut Serving, clients: &mut HashMap<SequenceId, Client>, at: f64| {
+    let mut running: HashMap<SequenceId, Seen> = HashMap::new();
+    let mut submit = |serving: &mut Serving, running: &mut HashMap<SequenceId, Seen>, at: f64| {
         let Some((number, prompt)) = waiting.next() else { return Ok(()) };
-        prompt_tokens += prompt.len() as u64;
+        let prompt_tokens = prompt.len();
         let request = Request {
             prompt,
             max_tokens: args.new_tokens,
@@ -309,16 +338,13 @@ pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool)
             sampling: Sampling { temperature: args.temperature, seed: args.seed.wrapping_add(number as u64) },
         };
         let id = serving.engine.add(request).map_err(|source| E2eError::Refused { number, source })?;
-        clients.insert(id, Client { number, submitted: at, tokens: Vec::new() });
+        running.insert(id, Seen { number, prompt_tokens, submitted: at, ..Seen::default() });
         Ok::<(), E2eError>(())
     };
     for _ in 0..concurrency {
-        submit(serving, &mut clients, now())?;
+        submit(serving, &mut running, now())?;
     }
-    let mut texts = vec![Vec::new(); requests];
-    let (mut ttft, mut tpot, mut itl) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut errors, mut cached, mut last) = (0, 0, 0.0);
-    let mut events = Vec::new();
+    let (mut seen, mut events) = (Vec::new(), Vec::new());
     while serving.engine.has_work() {
         serving.engine.turn(&mut events)?;
         let at = now();
@@ -326,47 +352,22 @@ pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool)
             match event {
                 Event::Token { sequence, token, .. } => {
                     bar.inc(1);
-                    last = at;
-                    clients.get_mut(&sequence).expect("a client's request").tokens.push((token.0, at));
+                    running.get_mut(&sequence).expect("a client's request").tokens.push((token.0, at));
                 }
                 Event::Finished { sequence, reason, usage } => {
-                    let client = clients.remove(&sequence).expect("a client's request");
-                    errors += usize::from(matches!(reason, FinishReason::Failed(_) | FinishReason::Cancelled));
-                    cached += u64::from(usage.cached_tokens);
-                    let times: Vec<f64> = client.tokens.iter().map(|(_, at)| *at).collect();
-                    if let (Some(first), Some(end)) = (times.first(), times.last()) {
-                        ttft.push(1e3 * (first - client.submitted));
-                        if times.len() > 1 {
-                            tpot.push(1e3 * (end - first) / (times.len() - 1) as f64);
-                        }
-                    }
-                    itl.extend(times.windows(2).map(|pair| 1e3 * (pair[1] - pair[0])));
-                    texts[client.number] = client.tokens.iter().map(|(token, _)| *token).collect();
-                    submit(serving, &mut clients, at)?;
+                    let mut request = running.remove(&sequence).expect("a client's request");
+                    request.failed = matches!(reason, FinishReason::Failed(_) | FinishReason::Cancelled);
+                    request.cached = usage.cached_tokens;
+                    seen.push(request);
+                    submit(serving, &mut running, at)?;
                 }
             }
         }
     }
     bar.finish_and_clear();
     let after = serving.engine.scheduler().stats();
-    let output_tokens: u64 = texts.iter().map(|text| text.len() as u64).sum();
-    Ok(Run {
-        concurrency,
-        requests,
-        errors,
-        prompt_tokens,
-        cached_tokens: cached,
-        output_tokens,
-        seconds: last,
-        output_tokens_per_s: output_tokens as f64 / last.max(1e-9),
-        total_tokens_per_s: (output_tokens + prompt_tokens) as f64 / last.max(1e-9),
-        ttft_ms: Percentiles::of(&mut ttft),
-        tpot_ms: Percentiles::of(&mut tpot),
-        itl_ms: Percentiles::of(&mut itl),
-        steps: after.steps - before.steps,
-        preempted: after.preempted - before.preempted,
-        checksum: checksum(&texts),
-    })
+    let run = figures(concurrency, &seen);
+    Ok(Run { steps: after.steps - before.steps, preempted: after.preempted - before.preempted, ..run })
 }
 
 /// The model's options with room for every client, and in a step as many tokens of prompts as of running texts.
@@ -381,6 +382,9 @@ fn roomy(args: &E2eArgs) -> ModelArgs {
 /// Every run of the command.
 pub fn all(args: &E2eArgs, quiet: bool) -> Result<E2eReport, E2eError> {
     let checkpoint = args.model.checkpoint()?;
+    if let Some(url) = &args.url {
+        return http::all(args, url, &checkpoint, quiet);
+    }
     let context = (args.prompt_tokens.1 - 1).saturating_add(args.new_tokens);
     let mut serving = roomy(args).start(checkpoint, context, quiet)?;
     let mut runs = Vec::new();
@@ -427,20 +431,10 @@ impl E2eReport {
 
     /// One line that says what ran.
     pub fn headline(&self) -> String {
-        let Setup { model, device, tp, activations, kv, index_k, schedule, mtp, cache_bytes } = &self.setup;
-        let word = |value: &dyn Fn() -> serde_json::Result<serde_json::Value>| {
-            value().ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
-        };
-        format!(
-            "{model} on {device}, {tp} rank(s), activations {activations}, KV {}, index K {}, {} schedule{}, caches {:.1} MiB \
-             per rank; {}",
-            word(&|| serde_json::to_value(kv)),
-            word(&|| serde_json::to_value(index_k)),
-            word(&|| serde_json::to_value(schedule)),
-            if *mtp { ", one draft token per step" } else { "" },
-            *cache_bytes as f64 / (1 << 20) as f64,
-            self.graphs,
-        )
+        match self.setup.url {
+            Some(_) => self.setup.headline(),
+            None => format!("{}; {}", self.setup.headline(), self.graphs),
+        }
     }
 
     /// Writes README.md, runs.json and plots; the README's path.
@@ -489,129 +483,5 @@ impl E2eReport {
     }
 }
 
-/// The part of a JSON report that comparisons need.
-#[derive(Debug, Deserialize)]
-struct Recorded {
-    runs: Vec<Run>,
-}
-
-/// Two recorded runs side by side, B over A.
-pub fn compare(a: &Path, b: &Path) -> Result<String, E2eError> {
-    let read = |path: &Path| -> Result<Recorded, E2eError> {
-        let wrong = |message: String| E2eError::File { path: path.to_path_buf(), message };
-        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-        serde_json::from_str(&text).map_err(|e| wrong(format!("expected a report of `sm120 e2e --json`: {e}")))
-    };
-    let (first, second) = (read(a)?, read(b)?);
-    let pairs: Vec<(&Run, &Run)> = first
-        .runs
-        .iter()
-        .filter_map(|run| Some((run, second.runs.iter().find(|other| other.concurrency == run.concurrency)?)))
-        .collect();
-    if pairs.is_empty() {
-        let message = format!("expected a run with the concurrency of one in {}, got none", a.display());
-        return Err(E2eError::File { path: b.to_path_buf(), message });
-    }
-    let ratio = |a: f64, b: f64| match a > 0.0 {
-        true => format!("{a:.1} -> {b:.1} ({:.2}x)", b / a),
-        false => format!("{a:.1} -> {b:.1}"),
-    };
-    let tokens = |a: &Run, b: &Run| match (a.requests, a.prompt_tokens) == (b.requests, b.prompt_tokens) {
-        true if a.checksum == b.checksum => "equal",
-        true => "DIFFERENT",
-        false => "of other requests",
-    };
-    let rows = pairs.into_iter().map(|(a, b)| {
-        [
-            a.concurrency.to_string(),
-            ratio(a.output_tokens_per_s, b.output_tokens_per_s),
-            ratio(a.ttft_ms.p50, b.ttft_ms.p50),
-            ratio(a.tpot_ms.p50, b.tpot_ms.p50),
-            ratio(a.itl_ms.p99, b.itl_ms.p99),
-            tokens(a, b).into(),
-        ]
-    });
-    Ok(table(["C", "output tok/s", "TTFT p50 ms", "TPOT p50 ms", "ITL p99 ms", "tokens"], rows))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges() {
-        assert_eq!(parse_range("128"), Ok((128, 129)));
-        assert_eq!(parse_range("64..192"), Ok((64, 192)));
-        for wrong in ["0", "9..9", "9..3", "a", "..", "1..", "4294967295", "-1"] {
-            assert!(parse_range(wrong).is_err_and(|e| e.contains(wrong)), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn percentiles_are_nearest_ranks() {
-        let mut values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        assert_eq!(Percentiles::of(&mut values), Percentiles { p50: 50.0, p90: 90.0, p99: 99.0 });
-        assert_eq!(Percentiles::of(&mut []), Percentiles::default());
-        assert_eq!(Percentiles::of(&mut [7.0]), Percentiles { p50: 7.0, p90: 7.0, p99: 7.0 });
-    }
-
-    /// A step needs more tokens than the running texts take, which with drafts is two each.
-    #[test]
-    fn steps_have_room_for_every_client() {
-        for (options, decode) in [(&["--concurrency", "4096"][..], 4096), (&["--concurrency", "300", "--mtp"], 600)] {
-            let model = roomy(&E2eArgs::parse(options));
-            assert!(model.max_batch_tokens > decode, "{options:?}: {}", model.max_batch_tokens);
-        }
-    }
-
-    #[test]
-    fn requests_are_bounded() {
-        let refused = std::panic::catch_unwind(|| E2eArgs::parse(&["--requests", "4294967295"]));
-        assert!(refused.is_err(), "a list of every text would not fit any machine");
-    }
-
-    #[test]
-    fn comparisons_say_what_can_be_compared() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let record = |name: &str, change: &dyn Fn(&mut Run)| {
-            let none = Percentiles::default();
-            let mut run = Run {
-                concurrency: 1,
-                requests: 8,
-                errors: 0,
-                prompt_tokens: 80,
-                cached_tokens: 0,
-                output_tokens: 8,
-                seconds: 1.0,
-                output_tokens_per_s: 8.0,
-                total_tokens_per_s: 88.0,
-                ttft_ms: Percentiles { p50: 4.0, p90: 4.0, p99: 4.0 },
-                tpot_ms: none,
-                itl_ms: none,
-                steps: 9,
-                preempted: 0,
-                checksum: "a".into(),
-            };
-            change(&mut run);
-            let path = folder.path().join(name);
-            std::fs::write(&path, serde_json::json!({ "runs": [run] }).to_string()).expect("written");
-            path
-        };
-        let first = record("a", &|_| ());
-        let against = |path: &Path| compare(&first, path).expect("two reports");
-        let same = against(&first);
-        assert!(same.contains("8.0 -> 8.0 (1.00x)") && same.contains("equal"), "{same}");
-        assert!(same.contains("0.0 -> 0.0 ") && !same.contains("NaN"), "{same}");
-        assert!(against(&record("b", &|run| run.checksum = "b".into())).contains("DIFFERENT"));
-        let other = against(&record("c", &|run| (run.requests, run.checksum) = (9, "b".into())));
-        assert!(other.contains("of other requests"), "{other}");
-        let nobody = compare(&first, &record("d", &|run| run.concurrency = 2)).expect_err("nothing in common");
-        assert!(nobody.to_string().contains("expected a run with the concurrency of one in"), "{nobody}");
-    }
-
-    #[test]
-    fn a_checksum_knows_where_a_text_ends() {
-        assert_ne!(checksum(&[vec![1, 2], vec![3]]), checksum(&[vec![1], vec![2, 3]]));
-        assert_ne!(checksum(&[vec![], vec![1]]), checksum(&[vec![1], vec![]]));
-    }
-}
+mod tests;

@@ -13,6 +13,7 @@ pub mod parity;
 pub mod plan;
 pub mod plots;
 pub mod report;
+pub mod serve;
 pub mod serving;
 pub mod shapes;
 pub mod timed;

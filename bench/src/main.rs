@@ -5,6 +5,7 @@ use bench::e2e::{self, E2eArgs, E2eReport};
 use bench::generate::{self, GenerateArgs};
 use bench::host_ops::{self, BenchHostArgs};
 use bench::report::{self, Report};
+use bench::serve::{self, ServeArgs};
 use bench::{checkpoints, devices, job, mutants, plan};
 use clap::Parser;
 use std::io::{IsTerminal, Write};
@@ -36,6 +37,9 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Command::Serve(args)) = &cli.command {
+        return serve(args);
+    }
     let outcome = match cli.command {
         None => main_job(&cli.report, cli.json.as_deref()),
         Some(Command::Devices(args)) => list_devices(&args),
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Some(Command::E2e(args)) => end_to_end(&args),
         Some(Command::BenchHost(args)) => bench_host(&args),
         Some(Command::Generate(args)) => completion(&args),
+        Some(Command::Serve(_)) => unreachable!("served above"),
         Some(Command::Mutants(args)) => mutation_score(&args),
         Some(Command::Plan(args)) => memory_plan(&args),
         Some(Command::Inspect(args)) => inspect(&args),
@@ -149,6 +154,18 @@ fn completion(args: &GenerateArgs) -> Result<bool, Failure> {
         done.reason,
     );
     Ok(true)
+}
+
+fn serve(args: &ServeArgs) -> ExitCode {
+    let say = |line: &str| {
+        outln!("{line}");
+        // Whoever waits for the address reads it through a pipe.
+        let _ = std::io::stdout().flush();
+    };
+    serve::run(args, !std::io::stderr().is_terminal(), say).unwrap_or_else(|error| {
+        eprintln!("sm120: {error}");
+        ExitCode::from(2)
+    })
 }
 
 fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {

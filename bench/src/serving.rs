@@ -205,6 +205,31 @@ pub struct Setup {
     pub mtp: bool,
     /// Bytes of the caches of one rank.
     pub cache_bytes: u64,
+    /// Another process computes, and only it knows how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+impl Setup {
+    /// One line.
+    pub fn headline(&self) -> String {
+        let Setup { model, device, tp, activations, kv, index_k, schedule, mtp, cache_bytes, url } = self;
+        if let Some(url) = url {
+            return format!("{url}, with prompts for {model}");
+        }
+        let word = |value: serde_json::Result<serde_json::Value>| {
+            value.ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+        };
+        format!(
+            "{model} on {device}, {tp} rank(s), activations {activations}, KV {}, index K {}, {} schedule{}, caches {:.1} MiB \
+             per rank",
+            word(serde_json::to_value(kv)),
+            word(serde_json::to_value(index_k)),
+            word(serde_json::to_value(schedule)),
+            if *mtp { ", one draft token per step" } else { "" },
+            *cache_bytes as f64 / (1 << 20) as f64,
+        )
+    }
 }
 
 /// An engine ready for requests.
@@ -388,6 +413,7 @@ impl ModelArgs {
             schedule: if self.mtp { ScheduleKind::Lockstep } else { self.schedule },
             mtp: self.mtp,
             cache_bytes,
+            url: None,
         };
         let graphs = first.get().cloned().unwrap_or_default();
         Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs })

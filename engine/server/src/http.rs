@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use engine::ids::TokenId;
+use engine::progress::PartState;
 use engine::sequence::Request;
 use engine::step::Sampling;
 use futures::stream::{BoxStream, SelectAll, StreamExt, select_all, unfold};
@@ -42,8 +43,10 @@ pub struct Limits {
     pub body_bytes: usize,
     /// For a body to come.
     pub body_time: Duration,
-    /// For the head of a request to come.
+    /// For the head of a request to come; also how long a connection may be idle.
     pub head_time: Duration,
+    /// For a client to take more of an answer; then it is hung up on.
+    pub write_time: Duration,
     /// Connections at most; more are closed.
     pub connections: usize,
     /// Work that waits this long without progress makes `/health` fail.
@@ -58,7 +61,8 @@ impl Default for Limits {
             in_flight: 288,
             body_bytes: 16 << 20,
             body_time: Duration::from_secs(30),
-            head_time: Duration::from_secs(10),
+            head_time: Duration::from_secs(30),
+            write_time: Duration::from_secs(60),
             connections: 4096,
             stall: Duration::from_secs(2),
             canary_time: Duration::from_secs(30),
@@ -69,7 +73,7 @@ impl Default for Limits {
 /// Everything that handlers share.
 pub struct App {
     backend: Arc<dyn Backend>,
-    served: Served,
+    served: Arc<Served>,
     limits: Limits,
     places: Arc<Semaphore>,
     metrics: Arc<Metrics>,
@@ -90,7 +94,7 @@ impl App {
         let places = Arc::new(Semaphore::new(limits.in_flight.min(Semaphore::MAX_PERMITS)));
         let (draining, next) = (AtomicBool::new(false), AtomicU64::new(0));
         let metrics = Arc::new(Metrics::default());
-        Self { backend, served, limits, places, metrics, draining, next, random: RandomState::new() }
+        Self { backend, served: Arc::new(served), limits, places, metrics, draining, next, random: RandomState::new() }
     }
 
     /// What it allows.
@@ -120,8 +124,11 @@ impl App {
 
     /// Its health now.
     pub fn health(&self) -> Health {
-        let draining = self.draining.load(Ordering::Acquire);
-        Health::of(&self.backend.parts(), self.backend.ended(), draining, self.limits.stall)
+        self.judge(&self.backend.parts())
+    }
+
+    fn judge(&self, parts: &[PartState]) -> Health {
+        Health::of(parts, self.backend.ended(), self.draining.load(Ordering::Acquire), self.limits.stall)
     }
 
     /// A number that no other request has and nobody can guess.
@@ -158,7 +165,7 @@ async fn chat(State(app): State<Arc<App>>, body: Body) -> Response {
 async fn answer(app: Arc<App>, endpoint: Endpoint, body: Body) -> Response {
     let job = async {
         let body = read_body(&app.limits, body).await?;
-        let (served, seed) = (app.served.clone(), app.number());
+        let (served, seed) = (Arc::clone(&app.served), app.number());
         // Long prompts take long to tokenise; other requests must not wait for that.
         let reading = tokio::task::spawn_blocking(move || job::read(endpoint, &served, &body, seed));
         let job = reading.await.map_err(|error| ApiError::failed(error.to_string()))??;
@@ -179,6 +186,7 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, body: Body) -> Response {
         model: app.served.name.clone(),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         reasons: job.start == Start::Reasoning,
+        token_ids: job.token_ids,
     };
     let answered =
         if job.stream { streamed(reply, choices, job.include_usage).await } else { whole(reply, choices).await };
@@ -242,13 +250,16 @@ async fn whole(reply: Reply, choices: Vec<Choice>) -> Result<Response, ApiError>
                 tokens += used;
             }
             text.add(part);
+            text.ids.extend(choice.take_ids());
         }
         texts.push(text);
     }
     Ok(Json(reply.whole(&texts, tokens)).into_response())
 }
 
-type Parts = SelectAll<BoxStream<'static, (usize, Result<Part, ApiError>)>>;
+/// Which text, and its tokens since the part before.
+type Told = (usize, Vec<TokenId>, Result<Part, ApiError>);
+type Parts = SelectAll<BoxStream<'static, Told>>;
 
 /// The parts of all texts as they come.
 fn parts(choices: Vec<Choice>) -> Parts {
@@ -256,8 +267,9 @@ fn parts(choices: Vec<Choice>) -> Parts {
         unfold(Some(choice), move |choice| async move {
             let mut choice = choice?;
             let part = choice.next().await;
+            let ids = choice.take_ids();
             let more = matches!(part, Ok(Part::Piece(_))).then_some(choice);
-            Some(((index, part), more))
+            Some(((index, ids, part), more))
         })
         .boxed()
     };
@@ -269,7 +281,7 @@ struct Events {
     /// `None` behind the last event.
     parts: Option<Parts>,
     /// The part that was waited for before the response began.
-    first: Option<(usize, Result<Part, ApiError>)>,
+    first: Option<Told>,
     begun: Vec<bool>,
     tokens: Tokens,
     include_usage: bool,
@@ -283,14 +295,14 @@ impl Events {
             None => parts.next().await,
         };
         let text = match part {
-            Some((index, Ok(part))) => {
+            Some((index, ids, Ok(part))) => {
                 if let Part::End(_, used) = part {
                     self.tokens += used;
                 }
                 let first = !std::mem::replace(&mut self.begun[index], true);
-                wire::event(&self.reply.chunk(index, &part, first))
+                wire::event(&self.reply.chunk(index, &part, &ids, first))
             }
-            Some((_, Err(error))) => {
+            Some((_, _, Err(error))) => {
                 // The status is out already; an error event without [DONE] tells a broken answer from a short one.
                 tracing::warn!(id = self.reply.id, %error, "failed while streaming");
                 self.parts = None;
@@ -311,7 +323,7 @@ async fn streamed(reply: Reply, choices: Vec<Choice>, include_usage: bool) -> Re
     let begun = vec![false; choices.len()];
     let mut parts = parts(choices);
     let first = match parts.next().await {
-        Some((_, Err(error))) => return Err(error),
+        Some((_, _, Err(error))) => return Err(error),
         first => first,
     };
     let events = Events { reply, parts: Some(parts), first, begun, tokens: Tokens::default(), include_usage };
@@ -323,7 +335,7 @@ async fn streamed(reply: Reply, choices: Vec<Choice>, include_usage: bool) -> Re
 }
 
 async fn models(State(app): State<Arc<App>>) -> Response {
-    let Served { name, created, context, .. } = &app.served;
+    let Served { name, created, context, .. } = &*app.served;
     let model = json!({
         "id": name, "object": "model", "created": created, "owned_by": "sm120", "max_model_len": context,
     });
@@ -331,7 +343,8 @@ async fn models(State(app): State<Arc<App>>) -> Response {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
-    let (health, parts) = (app.health(), app.backend.parts());
+    let parts = app.backend.parts();
+    let health = app.judge(&parts);
     let status = if health.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(health.body(&parts))).into_response()
 }

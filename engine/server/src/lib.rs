@@ -7,5 +7,6 @@ pub mod backend;
 pub mod health;
 pub mod http;
 pub mod metrics;
+mod patience;
 pub mod router;
 pub mod serve;

@@ -160,7 +160,8 @@ impl Drop for OpenConnection {
     }
 }
 
-/// The times of one text; dropped without an outcome, its client went away.
+/// The times of one text; dropped without an outcome, nobody wants it any more: its client went away, or another text of the
+/// request failed.
 #[derive(Debug)]
 pub struct Record {
     metrics: Arc<Metrics>,
@@ -209,7 +210,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        self.end("client_gone");
+        self.end("abandoned");
     }
 }
 
@@ -246,7 +247,7 @@ mod tests {
             "sm120_time_to_first_token_seconds_bucket{le=\"+Inf\"} 3",
             "sm120_time_to_first_token_seconds_count 3",
             "sm120_inter_token_latency_seconds_count 1",
-            "sm120_requests_total{endpoint=\"chat\",outcome=\"client_gone\"} 1",
+            "sm120_requests_total{endpoint=\"chat\",outcome=\"abandoned\"} 1",
             "sm120_requests_total{endpoint=\"chat\",outcome=\"stop\"} 1",
             "sm120_prompt_tokens_total 7",
             "sm120_output_tokens_total 2",

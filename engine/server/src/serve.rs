@@ -1,6 +1,7 @@
 //! Connections: accepted, bounded, and finished when the server goes.
 
-use crate::http::{App, router};
+use crate::http::{App, Limits, router};
+use crate::patience::Patience;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -40,7 +41,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Outpu
                 connections.spawn(async move {
                     let _place = place;
                     let _open = app.metrics().connection();
-                    connection(stream, routes, app.limits().head_time, closing).await;
+                    connection(stream, routes, app.limits(), closing).await;
                 });
             }
             (Ok((_, peer)), Err(_)) => tracing::warn!(%peer, limit = app.limits().connections, "too many connections"),
@@ -69,7 +70,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Outpu
 async fn connection(
     stream: TcpStream,
     routes: TowerToHyperService<axum::Router>,
-    head_time: Duration,
+    limits: &Limits,
     mut closing: watch::Receiver<bool>,
 ) {
     // A token is a small packet that nobody should hold back.
@@ -77,7 +78,8 @@ async fn connection(
         tracing::debug!(%error, "nodelay");
     }
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(head_time);
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
+    let stream = Patience::new(stream, limits.write_time);
     let told = async { _ = closing.wait_for(|closing| *closing).await };
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), routes));
     let ended = tokio::select! {

@@ -65,6 +65,8 @@ pub struct Choice {
     stop: Vec<TokenId>,
     tokens: Tokens,
     ready: VecDeque<Part>,
+    /// Tokens since the part before.
+    ids: Vec<TokenId>,
     record: Record,
     _place: OwnedSemaphorePermit,
 }
@@ -80,7 +82,13 @@ impl Choice {
         place: OwnedSemaphorePermit,
     ) -> Self {
         let tokens = Tokens { prompt: prompt as u32, ..Tokens::default() };
-        Self { updates, text, stop, tokens, ready: VecDeque::new(), record, _place: place }
+        Self { updates, text, stop, tokens, ready: VecDeque::new(), ids: Vec::new(), record, _place: place }
+    }
+
+    /// The tokens that came since this was last asked. Those of a piece are there when it is, with the later ones if the text was
+    /// held back for them.
+    pub fn take_ids(&mut self) -> Vec<TokenId> {
+        std::mem::take(&mut self.ids)
     }
 
     /// The next part.
@@ -109,6 +117,7 @@ impl Choice {
             Update::Token(token) => {
                 self.tokens.completion += 1;
                 self.record.token();
+                self.ids.push(token);
                 if !self.stop.contains(&token) {
                     let pieces = self.text.push(token).map_err(wrong)?;
                     self.ready.extend(pieces.into_iter().map(Part::Piece));

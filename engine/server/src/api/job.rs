@@ -31,6 +31,8 @@ pub struct Job {
     pub stream: bool,
     /// With the usage at their end.
     pub include_usage: bool,
+    /// With the tokens beside the text.
+    pub token_ids: bool,
 }
 
 /// Reads a body. `seed` is taken where the body has none.
@@ -81,7 +83,8 @@ pub fn read(endpoint: Endpoint, served: &Served, body: &[u8], seed: u64) -> Resu
         Ok(Request { prompt, max_tokens, stop: stop.clone(), sampling })
     });
     let requests = requests.collect::<Result<_, ApiError>>()?;
-    Ok(Job { requests, start, stops, stream, include_usage })
+    let token_ids = fields.bool("return_token_ids")?.unwrap_or(false);
+    Ok(Job { requests, start, stops, stream, include_usage, token_ids })
 }
 
 /// Refuses what would change the answer and is not there.
@@ -100,7 +103,7 @@ fn unsupported(fields: &Fields<'_>, endpoint: Endpoint) -> Result<(), ApiError> 
         fields.only(name, "0", is(&[0.0]))?;
     }
     fields.only("top_k", "-1 or 0", is(&[-1.0, 0.0]))?;
-    for name in ["logprobs", "echo", "use_beam_search", "include_stop_str_in_output", "return_token_ids"] {
+    for name in ["logprobs", "echo", "use_beam_search", "include_stop_str_in_output"] {
         fields.only(name, "false", off)?;
     }
     for name in ["logit_bias", "suffix", "bad_words", "functions", "prompt_logprobs", "truncate_prompt_tokens"] {

@@ -3,6 +3,7 @@
 use super::Endpoint;
 use super::choice::{Finish, Part, Tokens};
 use super::text::Piece;
+use engine::ids::TokenId;
 use serde_json::{Value, json};
 
 /// What all parts of an answer share.
@@ -18,6 +19,8 @@ pub struct Reply {
     pub created: u64,
     /// Whether there is reasoning beside the answer.
     pub reasons: bool,
+    /// Whether tokens stand beside the text.
+    pub token_ids: bool,
 }
 
 /// A text put together.
@@ -29,6 +32,8 @@ pub struct Whole {
     pub content: String,
     /// Why it is complete.
     pub finish: Option<Finish>,
+    /// Its tokens, the one that stopped it included.
+    pub ids: Vec<TokenId>,
 }
 
 impl Whole {
@@ -71,14 +76,14 @@ impl Reply {
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": choices })
     }
 
-    /// An event with a part of text `index`; `first` of that text.
-    pub fn chunk(&self, index: usize, part: &Part, first: bool) -> Value {
+    /// An event with a part of text `index` and the tokens since the part before; `first` of that text.
+    pub fn chunk(&self, index: usize, part: &Part, ids: &[TokenId], first: bool) -> Value {
         let (reasoning, content, finish) = match part {
             Part::Piece(Piece::Reasoning(text)) => (Some(text), None, None),
             Part::Piece(Piece::Content(text)) => (None, Some(text), None),
             Part::End(finish, _) => (None, None, Some(finish.word())),
         };
-        let choice = match self.endpoint {
+        let mut choice = match self.endpoint {
             Endpoint::Completions => {
                 let text = content.map_or("", String::as_str);
                 json!({ "index": index, "text": text, "logprobs": null, "finish_reason": finish })
@@ -97,6 +102,9 @@ impl Reply {
                 json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish })
             }
         };
+        if self.token_ids {
+            choice["token_ids"] = json!(ids);
+        }
         self.envelope(true, json!([choice]))
     }
 
@@ -111,7 +119,7 @@ impl Reply {
     pub fn whole(&self, texts: &[Whole], tokens: Tokens) -> Value {
         let choice = |(index, whole): (usize, &Whole)| {
             let finish = whole.finish.map(Finish::word);
-            match self.endpoint {
+            let mut choice = match self.endpoint {
                 Endpoint::Completions => {
                     json!({ "index": index, "text": whole.content, "logprobs": null, "finish_reason": finish })
                 }
@@ -122,7 +130,11 @@ impl Reply {
                     }
                     json!({ "index": index, "message": message, "logprobs": null, "finish_reason": finish })
                 }
+            };
+            if self.token_ids {
+                choice["token_ids"] = json!(whole.ids);
             }
+            choice
         };
         let mut value = self.envelope(false, texts.iter().enumerate().map(choice).collect());
         value["usage"] = usage(tokens);

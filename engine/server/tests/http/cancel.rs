@@ -3,6 +3,7 @@
 use crate::client::{Client, ask, get, post};
 use crate::fake::{Fake, Script};
 use crate::rig::{RUNNING, Server, engine, until};
+use engine::sequence::FinishReason;
 use serde_json::{Value, json};
 use server::backend::EngineBackend;
 use server::http::Limits;
@@ -49,7 +50,7 @@ fn a_client_that_goes_away_is_not_computed() {
         assert!(computed < 600, "{computed} tokens were computed for nobody, of 20 times 600");
     }
     let metrics = get(server.address, "/metrics").text();
-    assert!(metrics.contains("outcome=\"client_gone\"} 40\n"), "{metrics}");
+    assert!(metrics.contains("outcome=\"abandoned\"} 40\n"), "{metrics}");
 }
 
 #[test]
@@ -78,6 +79,22 @@ fn a_full_server_says_so() {
     assert_eq!(ask(server.address, COMPLETIONS, &json!({ "prompt": "x" })).status, 200);
     fake.release(&Script::say("late"));
     assert_eq!(waiting[0].answer().expect("an answer").json()["choices"][0]["text"], "late");
+}
+
+/// More than sockets hold, to a client that takes none of it.
+#[test]
+fn a_client_that_does_not_read_loses_its_place() {
+    let fake = Fake::new(Script::Say(vec![b'x'; 150_000], FinishReason::MaxTokens));
+    let limits = Limits { in_flight: 1, write_time: Duration::from_millis(200), ..Limits::default() };
+    let server = Server::start(fake.clone(), limits);
+    let mut client = Client::connect(server.address);
+    client.send(&post(COMPLETIONS, b"{\"prompt\": \"x\", \"stream\": true}"));
+    until("the request is there", || fake.submitted.load(Ordering::SeqCst) == 1);
+    until("its place is free", || server.app.in_flight() == 0);
+    assert_eq!(client.head().expect("a status").0, 200);
+    while client.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
+    let metrics = get(server.address, "/metrics").text();
+    assert!(metrics.contains("outcome=\"abandoned\"} 1\n"), "{metrics}");
 }
 
 /// What was taken is finished; nothing new is.

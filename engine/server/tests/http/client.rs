@@ -78,7 +78,8 @@ impl Client {
 
     /// One piece of a chunked body; empty at its end.
     pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
-        let size = usize::from_str_radix(self.line()?.trim(), 16).expect("the size of a chunk");
+        let line = self.line().filter(|line| line.ends_with('\n'))?;
+        let size = usize::from_str_radix(line.trim(), 16).expect("the size of a chunk");
         let mut data = vec![0; size + 2];
         self.0.read_exact(&mut data).ok()?;
         data.truncate(size);

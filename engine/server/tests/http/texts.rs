@@ -153,6 +153,24 @@ fn reasoning_beside_the_answer() {
     assert!(deltas[1..].iter().all(|delta| delta.get("role").is_none()), "the role is said once");
 }
 
+/// Tokens beside the text: all of them, also those that complete no character or were held back.
+#[test]
+fn tokens_beside_the_text() {
+    let said = b"a\xc3\xa9#x\x01".to_vec();
+    let fake = Fake::new(Script::Say(said.clone(), FinishReason::Stop(TokenId(1))));
+    let server = Server::start(fake, Limits::default());
+    let body = json!({ "prompt": "x", "return_token_ids": true, "stop": "##" });
+    assert_eq!(ask(server.address, COMPLETIONS, &body).json()["choices"][0]["token_ids"], json!(said));
+    let events = ask(server.address, COMPLETIONS, &with_stream(body)).events();
+    let choices: Vec<Value> = events.iter().flatten().map(|event| event["choices"][0].clone()).collect();
+    let pairs: Vec<(&str, &Value)> =
+        choices.iter().filter_map(|choice| Some((choice["text"].as_str()?, &choice["token_ids"]))).collect();
+    let expected = [json!([0x61]), json!([0xc3, 0xa9]), json!([0x23, 0x78]), json!([1])];
+    assert_eq!(pairs, [("a", &expected[0]), ("é", &expected[1]), ("#x", &expected[2]), ("", &expected[3])]);
+    let plain = ask(server.address, COMPLETIONS, &json!({ "prompt": "x" })).json();
+    assert!(plain["choices"][0].get("token_ids").is_none());
+}
+
 /// Byte tokens put every border there is inside the stop string.
 #[test]
 fn stop_strings_end_the_request() {

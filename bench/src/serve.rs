@@ -1,0 +1,252 @@
+//! `sm120 serve`: one process that answers over HTTP.
+
+use crate::serving::{ModelArgs, Serving, ServingError};
+use clap::Args;
+use engine::engine::{Engine, EngineError, EngineThread};
+use engine::ids::TokenId;
+use engine::scheduler::AddError;
+use engine::sequence::Request;
+use engine::step::Sampling;
+use engine::tokenizer::{Tokenizer, TokenizerError};
+use server::api::Served;
+use server::backend::{Backend, EngineBackend};
+use server::http::{App, Limits};
+use server::serve::{Drained, serve};
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// Time between the end of the engine and that of the process, in which probes read why.
+const LINGER: Duration = Duration::from_secs(2);
+/// For the engine to end when the server has.
+const ENGINE_END: Duration = Duration::from_secs(10);
+
+/// Options of `serve`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// Model and device.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Address to listen at; there is no authentication, so think before you open it.
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    pub host: IpAddr,
+    /// Port to listen at; 0 takes a free one.
+    #[arg(long, default_value_t = 8000, value_name = "N")]
+    pub port: u16,
+    /// Tokens of a text at most, prompt included; default: 4096, or the model's positions if they are fewer.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub context: Option<u32>,
+    /// Name of the model in requests; default: that of the preset or the folder.
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Option<String>,
+    /// Texts that wait beside those that run; more are refused with 429.
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub max_queue: u32,
+    /// MiB of a body at most.
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub body_mib: u32,
+    /// Connections at most; more are closed.
+    #[arg(long, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections: u32,
+    /// Seconds for answers under way when the server is told to stop; then they are cut off.
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub drain_seconds: u64,
+    /// What is logged to standard error: a level, or `target=level` pairs.
+    #[arg(long, env = "SM120_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
+}
+
+/// Why there is no server.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// No engine.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// Tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The first token failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// There is no room for a token.
+    #[error(transparent)]
+    Refused(#[from] AddError),
+    /// The address is taken, or not ours.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// Address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A thread, a signal handler.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A filter that does not parse.
+    #[error("--log: expected a filter such as `info` or `server=debug`, got `{0}`")]
+    Log(String),
+}
+
+/// Why a server stops.
+enum Stopped {
+    Told,
+    EngineEnded(String),
+}
+
+/// Serves until it is told to stop or cannot go on. The process ends with 0 when every answer was finished, 1 when some were cut
+/// off at the deadline, 3 when the engine ended by itself.
+pub fn run(args: &ServeArgs, quiet: bool, mut say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+    let filter = tracing_subscriber::EnvFilter::try_new(&args.log).map_err(|_| ServeError::Log(args.log.clone()))?;
+    // Another logger is there when this runs inside of something else; that one then decides.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // The port first: weights may take minutes.
+    let address = SocketAddr::new(args.host, args.port);
+    let listener =
+        runtime.block_on(TcpListener::bind(address)).map_err(|source| ServeError::Listen { address, source })?;
+    let address = listener.local_addr()?;
+    let (engine, served, headline) = start(args, quiet)?;
+    let pools = engine.snapshot();
+    let backend = EngineBackend::new(engine);
+    let limits = Limits {
+        in_flight: (args.model.max_running + args.max_queue) as usize,
+        body_bytes: (args.body_mib as usize) << 20,
+        connections: args.connections as usize,
+        ..Limits::default()
+    };
+    say(&format!("model {}: {headline}", served.name));
+    say(&format!(
+        "pools: {} compressed pages, {} window pages, {} rings",
+        pools.compressed.pages, pools.window.pages, pools.requests.pages
+    ));
+    say(&format!(
+        "limits: {} tokens of context, {} texts run, {} more wait",
+        served.context, args.model.max_running, args.max_queue
+    ));
+    let app = Arc::new(App::new(Arc::new(backend.clone()), served, limits));
+    let (why, stopped) = oneshot::channel();
+    let drain = Duration::from_secs(args.drain_seconds);
+    let drained = runtime.block_on(async {
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        say(&format!("listening on http://{address}"));
+        let watched = backend.clone();
+        let stop = async move {
+            let reason = tokio::select! {
+                _ = told(&mut interrupt, &mut terminate) => Stopped::Told,
+                reason = engine_end(&watched) => Stopped::EngineEnded(reason),
+            };
+            match &reason {
+                Stopped::Told => {
+                    tracing::info!(
+                        "stopping: answers under way have {} s; a second signal ends at once",
+                        drain.as_secs()
+                    );
+                    tokio::spawn(async move {
+                        let code = told(&mut interrupt, &mut terminate).await;
+                        tracing::warn!("ended at once");
+                        std::process::exit(code);
+                    });
+                }
+                Stopped::EngineEnded(reason) => {
+                    tracing::error!(%reason, "the engine has ended");
+                    tokio::time::sleep(LINGER).await;
+                }
+            }
+            // The receiver is read below.
+            let _ = why.send(reason);
+        };
+        Ok::<_, std::io::Error>(serve(listener, Arc::clone(&app), stop, drain).await)
+    })?;
+    drop(app);
+    let ended = end(backend);
+    runtime.shutdown_background();
+    Ok(match (runtime_verdict(stopped), drained) {
+        (Stopped::EngineEnded(_), _) => ExitCode::from(3),
+        (Stopped::Told, Drained::Cut(texts)) => {
+            tracing::warn!(texts, "cut off");
+            ended.unwrap_or(ExitCode::FAILURE)
+        }
+        (Stopped::Told, Drained::All) => {
+            tracing::info!("every answer was finished");
+            ended.unwrap_or(ExitCode::SUCCESS)
+        }
+    })
+}
+
+fn runtime_verdict(stopped: oneshot::Receiver<Stopped>) -> Stopped {
+    // Without a word the server was told to stop and nobody could say so any more.
+    stopped.blocking_recv().unwrap_or(Stopped::Told)
+}
+
+/// The engine with what requests need to know about it, and a line about both.
+fn start(args: &ServeArgs, quiet: bool) -> Result<(EngineThread, Served, String), ServeError> {
+    let checkpoint = args.model.checkpoint()?;
+    let config = checkpoint.config();
+    let tokenizer = Tokenizer::open(checkpoint.dir(), config)?;
+    let context = args.context.unwrap_or(config.max_position.min(4096));
+    let folder = args.model.model.as_ref().and_then(|dir| dir.canonicalize().ok());
+    let folder = folder.and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+    let name = args.served_model_name.clone().or(folder).unwrap_or_else(|| args.model.preset.clone());
+    let served = Served {
+        name,
+        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        tokenizer,
+        vocab_size: config.vocab_size,
+        context,
+        eos: config.eos_ids.iter().map(|&id| TokenId(id)).collect(),
+        max_prompts: (args.model.max_running + args.max_queue) as usize,
+    };
+    let Serving { mut engine, setup, .. } = args.model.start(checkpoint, context, quiet)?;
+    warm_up(&mut engine, served.eos[0])?;
+    Ok((EngineThread::spawn(engine)?, served, setup.headline()))
+}
+
+/// One token through everything: what loads at first use is loaded, and an engine that cannot run is found before it is asked.
+fn warm_up(engine: &mut Engine, token: TokenId) -> Result<(), ServeError> {
+    engine.add(Request { prompt: vec![token], max_tokens: 2, stop: Vec::new(), sampling: Sampling::GREEDY })?;
+    let mut events = Vec::new();
+    while engine.has_work() {
+        engine.turn(&mut events)?;
+    }
+    Ok(())
+}
+
+/// Waits for a signal; the status of a process that it ends.
+async fn told(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
+    tokio::select! {
+        _ = interrupt.recv() => 128 + SignalKind::interrupt().as_raw_value(),
+        _ = terminate.recv() => 128 + SignalKind::terminate().as_raw_value(),
+    }
+}
+
+/// Waits for the end of the engine, a panic included.
+async fn engine_end(backend: &EngineBackend) -> String {
+    let mut look = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        look.tick().await;
+        if let Some(why) = backend.ended() {
+            return why;
+        }
+    }
+}
+
+/// Ends the engine, unless it hangs: then the status with which to end without it.
+fn end(backend: EngineBackend) -> Option<ExitCode> {
+    let (done, ended) = std::sync::mpsc::channel();
+    let ender = move || {
+        drop(backend);
+        // Nobody listens when it took too long.
+        let _ = done.send(());
+    };
+    let started = std::thread::Builder::new().name("end".into()).spawn(ender);
+    if started.is_err() || ended.recv_timeout(ENGINE_END).is_err() {
+        tracing::error!("the engine does not end");
+        return Some(ExitCode::FAILURE);
+    }
+    None
+}
