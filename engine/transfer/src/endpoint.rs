@@ -288,6 +288,11 @@ impl Endpoint {
         &self.errors
     }
 
+    /// Posts that may still write: not ended, or failed and not torn down.
+    pub fn num_posts(&self) -> usize {
+        self.posts.len()
+    }
+
     /// Decode: opens a room. When the peer is gone the room is there, failed and free.
     ///
     /// # Errors

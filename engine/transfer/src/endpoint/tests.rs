@@ -436,8 +436,9 @@ fn a_torn_down_peer_leaves_nothing_to_do() {
     prefill.arrive();
     prefill.endpoint.place(KEY, vec![vec![0], vec![1]], ms(0)).unwrap();
     prefill.endpoint.unit_ready(KEY, Unit(0), vec![], ms(0)).unwrap();
+    assert_eq!(prefill.endpoint.num_posts(), 1);
     prefill.endpoint.on_torn_down(PEER, ms(0));
-    assert_eq!(prefill.outputs(), [Output::Wake]);
+    assert_eq!((prefill.outputs(), prefill.endpoint.num_posts()), (vec![Output::Wake], 0));
     let view = prefill.endpoint.room(KEY).unwrap();
     assert_eq!((view.quiet, view.free), (Quiet::Quiet(Proof::TornDown), true));
     prefill.endpoint.on_ticket(Ticket(1), true, ms(0));

@@ -452,6 +452,9 @@ impl World {
             let mut left: Vec<String> = vec![];
             for (rank, state) in process.ranks.iter().enumerate() {
                 left.extend(state.endpoint.view().iter().map(|(key, room)| format!("rank {rank}: {key} {room:?}")));
+                if state.endpoint.num_posts() > 0 {
+                    left.push(format!("rank {rank} has {} posts", state.endpoint.num_posts()));
+                }
                 if state.endpoint.peers().all(|peer| !peer.ready) {
                     left.push(format!("rank {rank} has no peer"));
                 }
