@@ -11,6 +11,8 @@ mod target;
 pub use target::{Address, AddressError, Target, TargetState};
 
 use crate::api::error::ApiError;
+use crate::http::Limits;
+use crate::serve::Site;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -19,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::json;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use target::Outstanding;
 
@@ -46,13 +48,16 @@ pub struct Balancer {
     targets: Vec<Arc<Target>>,
     timing: Timing,
     next: AtomicUsize,
+    draining: AtomicBool,
+    limits: Limits,
 }
 
 impl Balancer {
     /// A router over these decode servers, none of which is known to be well yet.
     pub fn new(targets: Vec<Address>, timing: Timing) -> Arc<Self> {
         let targets = targets.into_iter().map(|address| Arc::new(Target::new(address))).collect();
-        Arc::new(Self { targets, timing, next: AtomicUsize::new(0) })
+        let (next, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Arc::new(Self { targets, timing, next, draining, limits: Limits::default() })
     }
 
     /// The servers.
@@ -89,6 +94,28 @@ impl Balancer {
         let states = self.targets.iter().map(|target| format!("{}: {}", target.address(), target.state()));
         let all: Vec<String> = tried.iter().cloned().chain(states).collect();
         ApiError::unavailable(format!("no decode server can take the request ({})", all.join("; ")))
+    }
+}
+
+impl Site for Balancer {
+    fn routes(self: Arc<Self>) -> axum::Router {
+        routes(self)
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn connected(&self) -> Box<dyn std::any::Any + Send> {
+        Box::new(())
+    }
+
+    fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.targets.iter().map(|target| target.outstanding()).sum()
     }
 }
 
@@ -141,6 +168,9 @@ async fn metrics(State(balancer): State<Arc<Balancer>>) -> String {
 }
 
 async fn forward(State(balancer): State<Arc<Balancer>>, request: Request) -> Result<Response, ApiError> {
+    if balancer.draining.load(Ordering::Acquire) {
+        return Err(ApiError::unavailable("the router is shutting down"));
+    }
     let (head, body) = request.into_parts();
     let limit = balancer.timing.body_bytes;
     let body: Bytes = axum::body::to_bytes(body, limit)

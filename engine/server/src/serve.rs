@@ -21,9 +21,50 @@ pub enum Drained {
     Cut(usize),
 }
 
+/// What answers behind connections.
+pub trait Site: Send + Sync + 'static {
+    /// Its routes.
+    fn routes(self: Arc<Self>) -> axum::Router;
+    /// What it allows.
+    fn limits(&self) -> &Limits;
+    /// A connection was accepted; counted until the answer is dropped.
+    fn connected(&self) -> Box<dyn std::any::Any + Send>;
+    /// Takes nothing new from now on.
+    fn drain(&self);
+    /// Answers under way.
+    fn in_flight(&self) -> usize;
+}
+
+impl Site for App {
+    fn routes(self: Arc<Self>) -> axum::Router {
+        router(self)
+    }
+
+    fn limits(&self) -> &Limits {
+        App::limits(self)
+    }
+
+    fn connected(&self) -> Box<dyn std::any::Any + Send> {
+        Box::new(self.metrics().connection())
+    }
+
+    fn drain(&self) {
+        App::drain(self);
+    }
+
+    fn in_flight(&self) -> usize {
+        App::in_flight(self)
+    }
+}
+
 /// Serves until `stop`, then takes nothing new and finishes what it has within `drain`.
-pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Output = ()>, drain: Duration) -> Drained {
-    let routes = TowerToHyperService::new(router(Arc::clone(&app)));
+pub async fn serve<S: Site>(
+    listener: TcpListener,
+    app: Arc<S>,
+    stop: impl Future<Output = ()>,
+    drain: Duration,
+) -> Drained {
+    let routes = TowerToHyperService::new(Arc::clone(&app).routes());
     let places = Arc::new(Semaphore::new(app.limits().connections.min(Semaphore::MAX_PERMITS)));
     let (close, closing) = watch::channel(false);
     let mut connections = JoinSet::new();
@@ -40,7 +81,7 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Future<Outpu
                 let (routes, app, closing) = (routes.clone(), Arc::clone(&app), closing.clone());
                 connections.spawn(async move {
                     let _place = place;
-                    let _open = app.metrics().connection();
+                    let _open = app.connected();
                     connection(stream, routes, app.limits(), closing).await;
                 });
             }
