@@ -1,7 +1,9 @@
 //! Command line of `sm120`.
 
+use crate::deployment::{PdArgs, RouterArgs};
 use crate::e2e::E2eArgs;
 use crate::generate::GenerateArgs;
+use crate::halves::{DecodeArgs, PrefillArgs};
 use crate::host_ops::BenchHostArgs;
 use crate::plan::parse_bytes;
 use crate::serve::ServeArgs;
@@ -42,6 +44,14 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Answer over HTTP: completions, chat, health, metrics.
     Serve(ServeArgs),
+    /// Compute prompts for decode servers and send them the pages.
+    Prefill(PrefillArgs),
+    /// Answer over HTTP, with prompts that a prefill server computes.
+    Decode(DecodeArgs),
+    /// One address in front of several decode servers.
+    Router(RouterArgs),
+    /// A whole deployment on this machine: router, prefill and decode servers, each a process.
+    Pd(PdArgs),
     /// Remove every wait, barrier, fence and arrive from the kernels' PTX in turn; each removal must be noticed.
     Mutants(MutantsArgs),
     /// Bytes of the cache term by term, and the tokens and sequences that fit into a card.

@@ -3,9 +3,11 @@
 
 pub mod checkpoints;
 pub mod cli;
+pub mod deployment;
 pub mod devices;
 pub mod e2e;
 pub mod generate;
+pub mod halves;
 pub mod host_ops;
 pub mod job;
 pub mod mutants;

@@ -5,8 +5,8 @@ use bench::e2e::{self, E2eArgs, E2eReport};
 use bench::generate::{self, GenerateArgs};
 use bench::host_ops::{self, BenchHostArgs};
 use bench::report::{self, Report};
-use bench::serve::{self, ServeArgs};
-use bench::{checkpoints, devices, job, mutants, plan};
+use bench::serve::{self, ServeError};
+use bench::{checkpoints, deployment, devices, halves, job, mutants, plan};
 use clap::Parser;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -37,8 +37,16 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Command::Serve(args)) = &cli.command {
-        return serve(args);
+    match &cli.command {
+        Some(Command::Serve(args)) => return server(|quiet, say| serve::run(args, quiet, say)),
+        Some(Command::Prefill(args)) => return server(|quiet, say| halves::prefill(args, quiet, say)),
+        Some(Command::Decode(args)) => return server(|quiet, say| halves::decode(args, quiet, say)),
+        Some(Command::Router(args)) => return server(|_, say| deployment::router(args, say)),
+        Some(Command::Pd(args)) => {
+            let line = std::env::args_os().skip_while(|word| word != "pd").skip(1);
+            return server(|_, say| deployment::pd(args, line, say));
+        }
+        _ => {}
     }
     let outcome = match cli.command {
         None => main_job(&cli.report, cli.json.as_deref()),
@@ -47,7 +55,9 @@ fn main() -> ExitCode {
         Some(Command::E2e(args)) => end_to_end(&args),
         Some(Command::BenchHost(args)) => bench_host(&args),
         Some(Command::Generate(args)) => completion(&args),
-        Some(Command::Serve(_)) => unreachable!("served above"),
+        Some(Command::Serve(_) | Command::Prefill(_) | Command::Decode(_) | Command::Router(_) | Command::Pd(_)) => {
+            unreachable!("servers run above")
+        }
         Some(Command::Mutants(args)) => mutation_score(&args),
         Some(Command::Plan(args)) => memory_plan(&args),
         Some(Command::Inspect(args)) => inspect(&args),
@@ -156,13 +166,14 @@ fn completion(args: &GenerateArgs) -> Result<bool, Failure> {
     Ok(true)
 }
 
-fn serve(args: &ServeArgs) -> ExitCode {
-    let say = |line: &str| {
+/// Runs a server until it ends; what it says goes out line by line.
+fn server(run: impl FnOnce(bool, &mut dyn FnMut(&str)) -> Result<ExitCode, ServeError>) -> ExitCode {
+    let mut say = |line: &str| {
         outln!("{line}");
         // Whoever waits for the address reads it through a pipe.
         let _ = std::io::stdout().flush();
     };
-    serve::run(args, !std::io::stderr().is_terminal(), say).unwrap_or_else(|error| {
+    run(!std::io::stderr().is_terminal(), &mut say).unwrap_or_else(|error| {
         eprintln!("sm120: {error}");
         ExitCode::from(2)
     })

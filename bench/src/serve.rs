@@ -2,6 +2,7 @@
 
 use crate::serving::{ModelArgs, Serving, ServingError};
 use clap::Args;
+use engine::checkpoint::Checkpoint;
 use engine::engine::{Engine, EngineError, EngineThread};
 use engine::ids::TokenId;
 use engine::scheduler::AddError;
@@ -87,6 +88,12 @@ pub enum ServeError {
     /// A thread, a signal handler.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// Rules of faults that do not parse.
+    #[error("--faults: {0}")]
+    Faults(String),
+    /// A server of a deployment.
+    #[error("{0}")]
+    Deployment(String),
     /// A filter that does not parse.
     #[error("--log: expected a filter such as `info` or `server=debug`, got `{0}`")]
     Log(String),
@@ -98,28 +105,89 @@ enum Stopped {
     EngineEnded(String),
 }
 
+/// What answers, and what is to be said about it.
+pub struct Started {
+    /// Who computes, as HTTP sees it.
+    pub backend: Arc<dyn Backend>,
+    /// The engine in it.
+    pub engine: EngineBackend,
+    /// What requests need to know.
+    pub served: Served,
+    /// Lines for the operator.
+    pub lines: Vec<String>,
+}
+
+/// Logs to standard error; where another logger is there, that one decides.
+///
+/// # Errors
+/// A filter that does not parse.
+pub fn log_to_stderr(filter: &str) -> Result<(), ServeError> {
+    let parsed = tracing_subscriber::EnvFilter::try_new(filter).map_err(|_| ServeError::Log(filter.to_owned()))?;
+    let _ = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr).try_init();
+    Ok(())
+}
+
+/// Resolves at SIGINT or SIGTERM; a second one ends the process at once.
+///
+/// # Errors
+/// The handlers cannot be set.
+pub fn signalled() -> std::io::Result<impl Future<Output = ()>> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        told(&mut interrupt, &mut terminate).await;
+        tracing::info!("stopping: answers under way are finished first; a second signal ends at once");
+        tokio::spawn(async move {
+            let code = told(&mut interrupt, &mut terminate).await;
+            tracing::warn!("ended at once");
+            std::process::exit(code);
+        });
+    })
+}
+
+/// Tells this process to stop, as an operator would.
+pub fn stop_self() {
+    // The process is there.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+}
+
 /// Serves until it is told to stop or cannot go on. The process ends with 0 when every answer was finished, 1 when some were cut
 /// off at the deadline, 3 when the engine ended by itself.
-pub fn run(args: &ServeArgs, quiet: bool, mut say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
-    let filter = tracing_subscriber::EnvFilter::try_new(&args.log).map_err(|_| ServeError::Log(args.log.clone()))?;
-    // Another logger is there when this runs inside of something else; that one then decides.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn run(args: &ServeArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+    run_with(args, quiet, say, |args| start(args, quiet))
+}
+
+/// [`run`] with another engine behind it.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn run_with(
+    args: &ServeArgs,
+    quiet: bool,
+    mut say: impl FnMut(&str),
+    start: impl FnOnce(&ServeArgs) -> Result<Started, ServeError>,
+) -> Result<ExitCode, ServeError> {
+    let _ = quiet;
+    log_to_stderr(&args.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The port first: weights may take minutes.
     let address = SocketAddr::new(args.host, args.port);
     let listener =
         runtime.block_on(TcpListener::bind(address)).map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr()?;
-    let (engine, served, headline) = start(args, quiet)?;
-    let pools = engine.snapshot();
-    let backend = EngineBackend::new(engine);
+    let Started { backend, engine, served, lines } = start(args)?;
+    let pools = engine.engine().snapshot();
     let limits = Limits {
         in_flight: (args.model.max_running + args.max_queue) as usize,
         body_bytes: (args.body_mib as usize) << 20,
         connections: args.connections as usize,
         ..Limits::default()
     };
-    say(&format!("model {}: {headline}", served.name));
+    for line in lines {
+        say(&line);
+    }
     say(&format!(
         "pools: {} compressed pages, {} window pages, {} rings",
         pools.compressed.pages, pools.window.pages, pools.requests.pages
@@ -128,41 +196,28 @@ pub fn run(args: &ServeArgs, quiet: bool, mut say: impl FnMut(&str)) -> Result<E
         "limits: {} tokens of context, {} texts run, {} more wait",
         served.context, args.model.max_running, args.max_queue
     ));
-    let app = Arc::new(App::new(Arc::new(backend.clone()), served, limits));
+    let app = Arc::new(App::new(Arc::clone(&backend), served, limits));
     let (why, stopped) = oneshot::channel();
     let drain = Duration::from_secs(args.drain_seconds);
     let drained = runtime.block_on(async {
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let told = signalled()?;
         say(&format!("listening on http://{address}"));
-        let watched = backend.clone();
+        let watched = Arc::clone(&backend);
         let stop = async move {
             let reason = tokio::select! {
-                _ = told(&mut interrupt, &mut terminate) => Stopped::Told,
-                reason = engine_end(&watched) => Stopped::EngineEnded(reason),
+                () = told => Stopped::Told,
+                reason = engine_end(&*watched) => Stopped::EngineEnded(reason),
             };
-            match &reason {
-                Stopped::Told => {
-                    tracing::info!(
-                        "stopping: answers under way have {} s; a second signal ends at once",
-                        drain.as_secs()
-                    );
-                    tokio::spawn(async move {
-                        let code = told(&mut interrupt, &mut terminate).await;
-                        tracing::warn!("ended at once");
-                        std::process::exit(code);
-                    });
-                }
-                Stopped::EngineEnded(reason) => {
-                    tracing::error!(%reason, "the engine has ended");
-                    tokio::time::sleep(LINGER).await;
-                }
+            if let Stopped::EngineEnded(reason) = &reason {
+                tracing::error!(%reason, "the engine has ended");
+                tokio::time::sleep(LINGER).await;
             }
             // The receiver is read below.
             let _ = why.send(reason);
         };
         Ok::<_, std::io::Error>(serve(listener, Arc::clone(&app), stop, drain).await)
     })?;
-    drop(app);
+    drop((app, engine));
     let ended = end(backend);
     runtime.shutdown_background();
     Ok(match (runtime_verdict(stopped), drained) {
@@ -183,27 +238,39 @@ fn runtime_verdict(stopped: oneshot::Receiver<Stopped>) -> Stopped {
     stopped.blocking_recv().unwrap_or(Stopped::Told)
 }
 
-/// The engine with what requests need to know about it, and a line about both.
-fn start(args: &ServeArgs, quiet: bool) -> Result<(EngineThread, Served, String), ServeError> {
+impl ServeArgs {
+    /// What requests need to know about a checkpoint that is served.
+    ///
+    /// # Errors
+    /// A tokenizer that cannot be read.
+    pub fn served(&self, checkpoint: &Checkpoint) -> Result<Served, ServeError> {
+        let config = checkpoint.config();
+        let tokenizer = Tokenizer::open(checkpoint.dir(), config)?;
+        let context = self.context.unwrap_or(config.max_position.min(4096));
+        let folder = self.model.model.as_ref().and_then(|dir| dir.canonicalize().ok());
+        let folder = folder.and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+        let name = self.served_model_name.clone().or(folder).unwrap_or_else(|| self.model.preset.clone());
+        Ok(Served {
+            name,
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            tokenizer,
+            vocab_size: config.vocab_size,
+            context,
+            eos: config.eos_ids.iter().map(|&id| TokenId(id)).collect(),
+            max_prompts: (self.model.max_running + self.max_queue) as usize,
+        })
+    }
+}
+
+/// An engine that does everything itself.
+fn start(args: &ServeArgs, quiet: bool) -> Result<Started, ServeError> {
     let checkpoint = args.model.checkpoint()?;
-    let config = checkpoint.config();
-    let tokenizer = Tokenizer::open(checkpoint.dir(), config)?;
-    let context = args.context.unwrap_or(config.max_position.min(4096));
-    let folder = args.model.model.as_ref().and_then(|dir| dir.canonicalize().ok());
-    let folder = folder.and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-    let name = args.served_model_name.clone().or(folder).unwrap_or_else(|| args.model.preset.clone());
-    let served = Served {
-        name,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        tokenizer,
-        vocab_size: config.vocab_size,
-        context,
-        eos: config.eos_ids.iter().map(|&id| TokenId(id)).collect(),
-        max_prompts: (args.model.max_running + args.max_queue) as usize,
-    };
-    let Serving { mut engine, setup, .. } = args.model.start(checkpoint, context, quiet)?;
+    let served = args.served(&checkpoint)?;
+    let Serving { mut engine, setup, .. } = args.model.start(checkpoint, served.context, quiet)?;
     warm_up(&mut engine, served.eos[0])?;
-    Ok((EngineThread::spawn(engine)?, served, setup.headline()))
+    let engine = EngineBackend::new(EngineThread::spawn(engine)?);
+    let lines = vec![format!("model {}: {}", served.name, setup.headline())];
+    Ok(Started { backend: Arc::new(engine.clone()), engine, served, lines })
 }
 
 /// One token through everything: what loads at first use is loaded, and an engine that cannot run is found before it is asked.
@@ -225,7 +292,7 @@ async fn told(interrupt: &mut Signal, terminate: &mut Signal) -> i32 {
 }
 
 /// Waits for the end of the engine, a panic included.
-async fn engine_end(backend: &EngineBackend) -> String {
+async fn engine_end(backend: &dyn Backend) -> String {
     let mut look = tokio::time::interval(Duration::from_millis(100));
     loop {
         look.tick().await;
@@ -236,7 +303,7 @@ async fn engine_end(backend: &EngineBackend) -> String {
 }
 
 /// Ends the engine, unless it hangs: then the status with which to end without it.
-fn end(backend: EngineBackend) -> Option<ExitCode> {
+fn end(backend: Arc<dyn Backend>) -> Option<ExitCode> {
     let (done, ended) = std::sync::mpsc::channel();
     let ender = move || {
         drop(backend);

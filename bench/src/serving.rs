@@ -8,6 +8,7 @@ use engine::collective::{CardRank, Collective};
 use engine::config::ModelConfig;
 use engine::engine::{Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
+use engine::handover::RankRooms;
 use engine::model::cache::Caches;
 use engine::model::{GraphCounters, Limits, LoadError, Model, Numerics, Parts, RankShape, WeightStorage, load};
 use engine::pools::PoolSizes;
@@ -182,6 +183,9 @@ pub enum ServingError {
     /// An operation.
     #[error(transparent)]
     Ops(#[from] OpsError),
+    /// Pages on their way: memory, sockets, what both halves must agree on.
+    #[error("transfer of pages: {0}")]
+    Transfer(String),
 }
 
 /// What an engine was built from, for reports.
@@ -241,6 +245,25 @@ pub struct Serving {
     pub config: ModelConfig,
     /// What it was built from.
     pub setup: Setup,
+    /// What the graphs of the first rank have done so far.
+    pub graphs: Arc<GraphCounters>,
+}
+
+/// What an engine, or one half of two, is made of.
+#[derive(Debug)]
+pub struct Assembly {
+    /// Queues and pages.
+    pub scheduler: Scheduler,
+    /// Ranks.
+    pub runner: Runner,
+    /// Host schedule.
+    pub schedule: Schedule,
+    /// Sizes of the model.
+    pub config: ModelConfig,
+    /// What it was built from.
+    pub setup: Setup,
+    /// What its caches look like.
+    pub geometry: CacheGeometry,
     /// What the graphs of the first rank have done so far.
     pub graphs: Arc<GraphCounters>,
 }
@@ -346,6 +369,20 @@ impl ModelArgs {
 
     /// Loads the model and starts its ranks. Pools hold `max_running` texts of `context` tokens.
     pub fn start(&self, checkpoint: Checkpoint, context: u32, quiet: bool) -> Result<Serving, ServingError> {
+        let Assembly { scheduler, runner, schedule, config, setup, graphs, .. } =
+            self.assemble(checkpoint, context, quiet, |_| Ok(Vec::new()))?;
+        Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs })
+    }
+
+    /// What [`ModelArgs::start`] makes an engine of. `rooms` gives every rank its end of the rooms, or nothing, before weights are
+    /// loaded.
+    pub fn assemble(
+        &self,
+        checkpoint: Checkpoint,
+        context: u32,
+        quiet: bool,
+        rooms: impl FnOnce(&CacheGeometry) -> Result<Vec<RankRooms>, ServingError>,
+    ) -> Result<Assembly, ServingError> {
         let config = checkpoint.config().clone();
         if self.mtp && config.mtp_layers == 0 {
             let expected = "a checkpoint with an MTP layer".to_owned();
@@ -374,6 +411,7 @@ impl ModelArgs {
             request_slots: self.max_running,
         };
         let scheduler = Scheduler::new(limits, shape, sizes)?;
+        let rooms = rooms(&geometry)?;
         let limits = Limits {
             tokens: self.max_batch_tokens,
             logits_rows: self.max_running * if self.mtp { 2 } else { 1 },
@@ -384,15 +422,16 @@ impl ModelArgs {
         let checkpoint = Arc::new(checkpoint);
         let (graphs, counters) = (self.graphs == Switch::On, Arc::new(OnceLock::new()));
         let first = Arc::clone(&counters);
+        let cache = geometry.clone();
         let plan = Plan { checkpoint, numerics, geometry, sizes, limits, tp: self.tp, mtp: self.mtp, graphs, counters };
         let bar = progress_bar(plan.checkpoint.tensors().count() as u64, "weights", !quiet);
         let kind = self.device();
         let runner = match kind {
-            DeviceKind::Host => plan.start(&bar, |_, threads| Ok((HostOps, threads)))?,
-            DeviceKind::Emulated => {
-                plan.start(&bar, |_, threads| Ok((KernelOps::new(Emulated::new(EmulatedConfig::fast())), threads)))?
-            }
-            DeviceKind::Cuda => plan.start_cards(&bar)?,
+            DeviceKind::Host => plan.start(&bar, rooms, |_, threads| Ok((HostOps, threads)))?,
+            DeviceKind::Emulated => plan.start(&bar, rooms, |_, threads| {
+                Ok((KernelOps::new(Emulated::new(EmulatedConfig::fast())), threads))
+            })?,
+            DeviceKind::Cuda => plan.start_cards(&bar, rooms)?,
         };
         bar.finish_and_clear();
         let schedule = match self.schedule {
@@ -416,7 +455,7 @@ impl ModelArgs {
             url: None,
         };
         let graphs = first.get().cloned().unwrap_or_default();
-        Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs })
+        Ok(Assembly { scheduler, runner, schedule, config, setup, geometry: cache, graphs })
     }
 }
 
@@ -440,10 +479,11 @@ impl Plan {
     fn start<O: Ops + 'static>(
         &self,
         bar: &ProgressBar,
+        rooms: Vec<RankRooms>,
         open: impl Fn(u32, Box<dyn Collective<O>>) -> Result<(O, Box<dyn Collective<O>>), OpsError> + Send + Sync + 'static,
     ) -> Result<Runner, RunError> {
         let (plan, bar) = (self.clone(), bar.clone());
-        Runner::start(self.tp, self.geometry.shape, move |rank, threads| {
+        Runner::start_with_rooms(self.tp, self.geometry.shape, rooms, move |rank, threads| {
             let failed = |source: OpsError| RunError::Load(source.into());
             let (ops, collective) = open(rank, threads).map_err(failed)?;
             plan.model(ops, rank, collective, &bar)
@@ -451,7 +491,7 @@ impl Plan {
     }
 
     /// One card per rank; sums by NCCL where it is installed, through the host otherwise, which is said.
-    fn start_cards(&self, bar: &ProgressBar) -> Result<Runner, ServingError> {
+    fn start_cards(&self, bar: &ProgressBar, rooms: Vec<RankRooms>) -> Result<Runner, ServingError> {
         // Absence is said before threads start.
         for rank in 0..self.tp {
             Cuda::open(rank as usize)?;
@@ -462,7 +502,7 @@ impl Plan {
         };
         let ranks = self.tp;
         let failed = |error: DeviceError| OpsError::Device { device: "cuda".into(), message: error.to_string() };
-        let runner = self.start(bar, move |rank, threads| {
+        let runner = self.start(bar, rooms, move |rank, threads| {
             let card = Cuda::open(rank as usize).map_err(failed)?;
             let collective = match group {
                 None => threads,

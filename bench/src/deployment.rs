@@ -1,0 +1,315 @@
+//! `sm120 router` and `sm120 pd`: one address in front of decode servers, and a whole deployment on this machine with one command.
+
+use crate::halves::HalfArgs;
+use crate::serve::{self, ServeError};
+use clap::Args;
+use server::router::{Address, Balancer, Timing};
+use server::serve::{Drained, serve as serve_site};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Options of `router`.
+#[derive(Debug, Clone, Args)]
+pub struct RouterArgs {
+    /// A decode server; more than one share the requests.
+    #[arg(long, required = true, value_delimiter = ',', value_name = "HOST:PORT")]
+    pub decode: Vec<Address>,
+    /// Address to listen at; there is no authentication, so think before you open it.
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    pub host: IpAddr,
+    /// Port to listen at; 0 takes a free one.
+    #[arg(long, default_value_t = 8000, value_name = "N")]
+    pub port: u16,
+    /// Seconds for answers under way when the router is told to stop.
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub drain_seconds: u64,
+    /// What is logged to standard error: a level, or `target=level` pairs.
+    #[arg(long, env = "SM120_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
+}
+
+/// Options of `pd`.
+#[derive(Debug, Clone, Args)]
+pub struct PdArgs {
+    /// Of every half; --host and --port are the router's.
+    #[command(flatten)]
+    pub half: HalfArgs,
+    /// Prefill servers.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub prefills: u32,
+    /// Decode servers.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub decodes: u32,
+}
+
+/// Runs a router.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn router(args: &RouterArgs, mut say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+    serve::log_to_stderr(&args.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let address = SocketAddr::new(args.host, args.port);
+    let listener = runtime
+        .block_on(tokio::net::TcpListener::bind(address))
+        .map_err(|source| ServeError::Listen { address, source })?;
+    let address = listener.local_addr()?;
+    let balancer = Balancer::new(args.decode.clone(), Timing::default());
+    for target in balancer.targets() {
+        say(&format!("decode server {}", target.address()));
+    }
+    let drained = runtime.block_on(async {
+        let stop = serve::signalled()?;
+        tokio::spawn(Arc::clone(&balancer).watch());
+        say(&format!("listening on http://{address}"));
+        Ok::<_, std::io::Error>(serve_site(listener, balancer, stop, Duration::from_secs(args.drain_seconds)).await)
+    })?;
+    runtime.shutdown_background();
+    Ok(match drained {
+        Drained::All => ExitCode::SUCCESS,
+        Drained::Cut(answers) => {
+            tracing::warn!(answers, "cut off");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Restarts of one server within [`RESTART_WINDOW`] before the deployment gives up.
+const RESTARTS: usize = 5;
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+const RESTART_PAUSE: Duration = Duration::from_millis(300);
+/// For a server to end when it is told to, beyond its own drain time.
+const END: Duration = Duration::from_secs(15);
+
+/// A server of the deployment, as a process.
+struct Role {
+    name: String,
+    arguments: Vec<OsString>,
+    child: Child,
+    address: String,
+    restarts: VecDeque<Instant>,
+}
+
+/// Why a process did not become a server.
+fn failed(name: &str, why: impl std::fmt::Display) -> ServeError {
+    ServeError::Deployment(format!("{name}: {why}"))
+}
+
+impl Role {
+    /// Starts a process and waits for the address that it prints.
+    fn start(name: String, arguments: Vec<OsString>) -> Result<Self, ServeError> {
+        let (child, address) = launch(&name, &arguments)?;
+        Ok(Self { name, arguments, child, address, restarts: VecDeque::new() })
+    }
+
+    /// Starts the process again if it has ended; an error when that happens too often.
+    fn look_after(&mut self) -> Result<(), ServeError> {
+        let Some(status) = self.child.try_wait()? else { return Ok(()) };
+        while self.restarts.front().is_some_and(|at| at.elapsed() > RESTART_WINDOW) {
+            self.restarts.pop_front();
+        }
+        if self.restarts.len() >= RESTARTS {
+            return Err(failed(
+                &self.name,
+                format!("ended {RESTARTS} times within {RESTART_WINDOW:?}, last: {status}"),
+            ));
+        }
+        tracing::error!(server = self.name, %status, "ended, and is started again");
+        self.restarts.push_back(Instant::now());
+        std::thread::sleep(RESTART_PAUSE);
+        (self.child, self.address) = launch(&self.name, &self.arguments)?;
+        Ok(())
+    }
+
+    /// Tells the process to stop.
+    fn tell(&self) {
+        // Our child, and not waited for yet, so the number is nobody else's.
+        if let Some(process) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+        }
+    }
+
+    fn end(mut self, patience: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        tracing::error!(server = self.name, "does not end and is killed");
+        // It may have ended in this moment.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String), ServeError> {
+    let program = std::env::current_exe()?;
+    let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let output = child.stdout.take().ok_or_else(|| failed(name, "no output"))?;
+    let (found, address) = channel();
+    let prefix = name.to_owned();
+    // Lives as long as the process writes.
+    std::thread::Builder::new().name(format!("{name} output")).spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if let Some(address) = line.strip_prefix("listening on http://") {
+                // Only the first is waited for.
+                let _ = found.send(address.to_owned());
+            }
+            tracing::info!("{prefix}: {line}");
+        }
+    })?;
+    // Weights may take minutes; a process that ends is noticed at once.
+    match address.recv() {
+        Ok(address) => Ok((child, address)),
+        Err(_) => {
+            let status = child.wait()?;
+            Err(failed(name, format!("ended before it listened: {status}")))
+        }
+    }
+}
+
+/// `count` consecutive free ports.
+fn free_ports(host: IpAddr, count: u32) -> Result<u16, ServeError> {
+    for _ in 0..64 {
+        let first = TcpListener::bind((host, 0))?;
+        let port = first.local_addr()?.port();
+        let next = (1..count).map(|i| u16::try_from(i).ok().and_then(|i| port.checked_add(i)));
+        let rest: Option<Vec<_>> = next.map(|port| TcpListener::bind((host, port?)).ok()).collect();
+        if rest.is_some() {
+            return Ok(port);
+        }
+    }
+    Err(failed("pd", format!("no {count} free ports in a row at {host}")))
+}
+
+/// The options of this command line that belong to every half.
+fn shared_options(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const OWN: [&str; 4] = ["--host", "--port", "--prefills", "--decodes"];
+    let mut options = Vec::new();
+    let mut skip = false;
+    for word in line {
+        let text = word.to_string_lossy();
+        if std::mem::take(&mut skip) {
+            continue;
+        }
+        let own = OWN.iter().find(|own| text == **own || text.starts_with(&format!("{own}=")));
+        match own {
+            Some(own) => skip = text == *own,
+            None => options.push(word),
+        }
+    }
+    options
+}
+
+/// Runs a router, prefill and decode servers, each a process, until it is told to stop.
+///
+/// # Errors
+/// A server that does not start, or ends again and again.
+pub fn pd(
+    args: &PdArgs,
+    line: impl Iterator<Item = OsString>,
+    mut say: impl FnMut(&str),
+) -> Result<ExitCode, ServeError> {
+    serve::log_to_stderr(&args.half.serve.log)?;
+    let shared = shared_options(line);
+    let half = |command: &str, own: &[String]| {
+        let own = own.iter().map(OsString::from);
+        [OsString::from(command)].into_iter().chain(shared.iter().cloned()).chain(own).collect::<Vec<_>>()
+    };
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    let host = args.half.data_host;
+    let mut roles = Vec::new();
+    let mut controls = Vec::new();
+    for i in 0..args.prefills {
+        let control = SocketAddr::new(host, free_ports(host, args.half.serve.model.tp)?).to_string();
+        let own = words(&["--control", &control, "--host", "127.0.0.1", "--port", "0"]);
+        roles.push(Role::start(format!("prefill {i}"), half("prefill", &own))?);
+        controls.push(control);
+    }
+    let mut decodes = Vec::new();
+    for i in 0..args.decodes {
+        // A server that is started again is found under its old address.
+        let port = free_ports(IpAddr::from([127, 0, 0, 1]), 1)?.to_string();
+        let own = words(&["--prefill", &controls.join(","), "--host", "127.0.0.1", "--port", &port]);
+        let role = Role::start(format!("decode {i}"), half("decode", &own))?;
+        decodes.push(role.address.clone());
+        roles.push(role);
+    }
+    for (role, what) in roles.iter().map(|role| (role, "at http://")) {
+        say(&format!("{} {what}{}, process {}", role.name, role.address, role.child.id()));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let keeper = keep(roles, Arc::clone(&stop), args.half.serve.drain_seconds)?;
+    let targets = decodes.iter().map(|address| address.parse()).collect::<Result<Vec<Address>, _>>();
+    let front = RouterArgs {
+        decode: targets.map_err(|error| failed("pd", error))?,
+        host: args.half.serve.host,
+        port: args.half.serve.port,
+        drain_seconds: args.half.serve.drain_seconds,
+        log: args.half.serve.log.clone(),
+    };
+    let served = router(&front, say);
+    stop.store(true, Ordering::Release);
+    match (keeper.join(), served) {
+        (Ok(Ok(())), served) => served,
+        (Ok(Err(error)), _) => Err(error),
+        (Err(_), _) => Err(failed("pd", "the supervisor has panicked")),
+    }
+}
+
+/// Looks after the processes until it is told to stop, then ends them: decode servers first, for they ask the others.
+fn keep(
+    mut roles: Vec<Role>,
+    stop: Arc<AtomicBool>,
+    drain_seconds: u64,
+) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
+    let body = move || {
+        let mut outcome = Ok(());
+        let (_never, pause) = channel::<()>();
+        while outcome.is_ok() && !stop.load(Ordering::Acquire) {
+            outcome = roles.iter_mut().try_for_each(Role::look_after);
+            let Err(RecvTimeoutError::Timeout) = pause.recv_timeout(Duration::from_millis(100)) else { break };
+        }
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "the deployment ends");
+            serve::stop_self();
+        }
+        while let Some(role) = roles.pop() {
+            role.tell();
+            role.end(Duration::from_secs(drain_seconds) + END);
+        }
+        outcome
+    };
+    Ok(std::thread::Builder::new().name("supervisor".into()).spawn(body)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_the_router_stay_with_it() {
+        let line = ["--tp", "2", "--port", "9", "--host=::1", "--preset", "tiny", "--decodes=2", "--prefills", "1"];
+        let shared = shared_options(line.iter().map(OsString::from));
+        assert_eq!(shared, ["--tp", "2", "--preset", "tiny"].map(OsString::from));
+    }
+
+    #[test]
+    fn ports_in_a_row_are_free() {
+        let host = IpAddr::from([127, 0, 0, 1]);
+        let first = free_ports(host, 3).unwrap();
+        for port in first..first + 3 {
+            TcpListener::bind((host, port)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! `sm120 prefill` and `sm120 decode`: the two halves of a deployment. A decode server answers over HTTP and asks a prefill server
+//! for every prompt; the pages of its cache arrive rank by rank, layer by layer, while they are computed.
+
+use crate::serve::{self, ServeArgs, ServeError, Started};
+use crate::serving::{Assembly, ServingError};
+use clap::Args;
+use engine::config::{LayerKind, ModelConfig};
+use engine::coordinator::{Coordinator, Decode, Prefill, RoomLoop};
+use engine::engine::{Bell, EngineThread};
+use engine::geometry::CacheGeometry;
+use engine::handover::{Handover, RankRooms};
+use engine::pools::PoolSizes;
+use engine::progress::PartState;
+use engine::sequence::Request;
+use reference::ops::ScaleRule;
+use server::backend::{Backend, EngineBackend, Figure, FigureKind, Updates};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use transfer::arena::Arena;
+use transfer::driver::{Driver, DriverConfig, DriverError};
+use transfer::endpoint::Config;
+use transfer::fault::Faults;
+use transfer::hello::{Hello, PROTOCOL, Side};
+use transfer::transport::tcp::Tcp;
+
+/// What both halves have in common.
+#[derive(Debug, Clone, Args)]
+pub struct HalfArgs {
+    /// Model, device, HTTP.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+    /// Address at which the other half's pages or acknowledgements arrive.
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    pub data_host: IpAddr,
+    /// Texts of full length whose pages can be on their way at once; more wait.
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub arena_texts: u32,
+    /// Sum every page before it is sent and before it is used; a page that differs fails its request. Both halves need it.
+    #[arg(long)]
+    pub verify_transfers: bool,
+    /// Seconds for all ranks to answer a step.
+    #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub step_seconds: u64,
+    /// Faults to inject, for tests: `seed=7; landing=delay(5)@0.01; post=fail#3`.
+    #[arg(long, env = "SM120_FAULTS", default_value = "", value_name = "RULES", hide = true)]
+    pub faults: String,
+}
+
+/// Options of `prefill`.
+#[derive(Debug, Clone, Args)]
+pub struct PrefillArgs {
+    /// Both halves'.
+    #[command(flatten)]
+    pub half: HalfArgs,
+    /// Address at which decode servers connect: rank i listens at this port + i; 0 takes free ports.
+    #[arg(long, default_value = "127.0.0.1:9100", value_name = "IP:PORT")]
+    pub control: SocketAddr,
+}
+
+/// Options of `decode`.
+#[derive(Debug, Clone, Args)]
+pub struct DecodeArgs {
+    /// Both halves'.
+    #[command(flatten)]
+    pub half: HalfArgs,
+    /// Control address of a prefill server; rank i connects to this port + i. More than one share the prompts.
+    #[arg(long, required = true, value_delimiter = ',', value_name = "IP:PORT")]
+    pub prefill: Vec<SocketAddr>,
+}
+
+/// Runs a prefill server.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn prefill(args: &PrefillArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+    let control = args.control;
+    let port = move |rank: u32| match control.port() {
+        0 => Some(0),
+        first => u16::try_from(rank).ok().and_then(|rank| first.checked_add(rank)),
+    };
+    let listen = move |rank| port(rank).map(|port| SocketAddr::new(control.ip(), port).to_string());
+    let wires = Wires { side: Side::Prefill, listen: Box::new(listen), connect: Vec::new() };
+    serve::run_with(&args.half.serve, quiet, say, |serve| start(&args.half, serve, wires, quiet))
+}
+
+/// Runs a decode server.
+///
+/// # Errors
+/// What keeps it from starting.
+pub fn decode(args: &DecodeArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+    let wires = Wires { side: Side::Decode, listen: Box::new(|_| None), connect: args.prefill.clone() };
+    serve::run_with(&args.half.serve, quiet, say, |serve| start(&args.half, serve, wires, quiet))
+}
+
+/// Who listens where and connects to whom.
+struct Wires {
+    side: Side,
+    listen: Box<dyn Fn(u32) -> Option<String>>,
+    connect: Vec<SocketAddr>,
+}
+
+/// Names of the formats, as both halves must have them.
+fn dtypes(geometry: &CacheGeometry, rule: ScaleRule) -> (String, String) {
+    let rule = match rule {
+        ScaleRule::Exact => "",
+        ScaleRule::PowerOfTwo => ", power-of-two scales",
+    };
+    (geometry.kv.name().to_owned(), format!("{}{rule}", geometry.index_k.name()))
+}
+
+/// One letter per layer.
+fn schedule(config: &ModelConfig) -> String {
+    let letter = |kind: &LayerKind| match kind {
+        LayerKind::Swa => 'S',
+        LayerKind::Csa => 'C',
+        LayerKind::Hca => 'H',
+    };
+    config.layers.iter().map(letter).collect()
+}
+
+fn arena_sizes(args: &HalfArgs, geometry: &CacheGeometry, context: u32) -> PoolSizes {
+    let shape = &geometry.shape;
+    let texts = args.arena_texts;
+    PoolSizes {
+        compressed_pages: texts.saturating_mul(shape.compressed_pages(context)),
+        // What a text needs at its end: the pages of its window.
+        window_pages: texts.saturating_mul(shape.max_window_pages(1)),
+        request_slots: if shape.has_request_slots() { texts } else { 0 },
+    }
+}
+
+fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Result<Started, ServeError> {
+    let faults = Arc::new(Faults::parse(&args.faults).map_err(|error| ServeError::Faults(error.to_string()))?);
+    let checkpoint = serve.model.checkpoint()?;
+    let served = serve.served(&checkpoint)?;
+    let context = served.context;
+    let config = checkpoint.config().clone();
+    let rule = serve.model.numerics(&config)?.scale_rule;
+    let hash = checkpoint.fingerprint();
+    let (bell, tp) = (Bell::new(), serve.model.tp);
+    let mut drivers = Vec::new();
+    let rooms = |geometry: &CacheGeometry| {
+        let sizes = arena_sizes(args, geometry, context);
+        let (kv_dtype, index_k_dtype) = dtypes(geometry, rule);
+        let word = match wires.side {
+            Side::Prefill => "prefill",
+            Side::Decode => "decode",
+        };
+        let incarnation = RandomState::new().hash_one(0);
+        (0..tp)
+            .map(|rank| {
+                let handover =
+                    Handover::new(geometry, sizes).map_err(|error| ServingError::Transfer(error.to_string()))?;
+                let layout = handover.layout();
+                let hello = Hello {
+                    protocol: PROTOCOL,
+                    side: wires.side,
+                    name: format!("{word} {} rank {rank}", std::process::id()),
+                    incarnation,
+                    rank,
+                    tp_size: tp,
+                    model: served.name.clone(),
+                    model_hash: hash,
+                    kv_dtype: kv_dtype.clone(),
+                    index_k_dtype: index_k_dtype.clone(),
+                    page_sizes: vec![geometry.shape.page_tokens, geometry.shape.window_page_tokens, 1],
+                    layer_schedule: schedule(&config),
+                    units: layout.num_units(),
+                    classes: layout.classes().to_vec(),
+                    items: layout.items().iter().map(|item| item.spec.clone()).collect(),
+                    layout_hash: layout.hash(),
+                    transport: String::new(),
+                    blob: Vec::new(),
+                };
+                let arena = Arena::of(layout).map_err(|error| ServingError::Transfer(error.to_string()))?;
+                let transport = Tcp::bind(SocketAddr::new(args.data_host, 0), Arc::clone(&faults))
+                    .map_err(|error| ServingError::Transfer(error.to_string()))?;
+                let peer = |first: &SocketAddr| {
+                    let port = u16::try_from(rank).ok().and_then(|rank| first.port().checked_add(rank));
+                    port.map(|port| SocketAddr::new(first.ip(), port).to_string())
+                };
+                let driver = DriverConfig {
+                    listen: (wires.listen)(rank),
+                    connect: wires.connect.iter().filter_map(peer).collect(),
+                    verify: args.verify_transfers,
+                    ..DriverConfig::new(Config::new(hello))
+                };
+                let ring = bell.clone();
+                let (driver, port) =
+                    Driver::start(driver, Box::new(transport), Arc::new(arena), Box::new(move || ring.ring()))
+                        .map_err(|error: DriverError| ServingError::Transfer(error.to_string()))?;
+                drivers.push(driver);
+                Ok(RankRooms::new(handover, Box::new(port)))
+            })
+            .collect()
+    };
+    let Assembly { scheduler, mut runner, schedule, setup, geometry, .. } =
+        serve.model.assemble(checkpoint, context, quiet, rooms)?;
+    runner.set_deadline(Duration::from_secs(args.step_seconds));
+    let handover = Handover::new(&geometry, arena_sizes(args, &geometry, context))
+        .map_err(|error| ServingError::Transfer(error.to_string()))?;
+    let handover = &handover;
+    let engine: Box<dyn engine::engine::Turns> = match wires.side {
+        Side::Prefill => {
+            let side = Prefill::new(handover, geometry.shape);
+            Box::new(RoomLoop::new(Coordinator::new(scheduler, runner, schedule, side)))
+        }
+        Side::Decode => Box::new(RoomLoop::new(Coordinator::new(scheduler, runner, schedule, Decode::new(handover)))),
+    };
+    let mut lines = vec![format!("model {}: {}", served.name, setup.headline())];
+    let addresses: Vec<&str> = drivers.iter().filter_map(Driver::address).collect();
+    if let Some(first) = addresses.first() {
+        lines.push(format!("control at {first}, {} rank(s)", addresses.len()));
+    }
+    for prefill in &wires.connect {
+        lines.push(format!("prompts from {prefill}"));
+    }
+    let bytes = handover.layout().bytes();
+    lines.push(format!("arena: {:.1} MiB per rank", bytes as f64 / f64::from(1 << 20)));
+    let engine = EngineBackend::new(EngineThread::spawn_with(engine, bell)?);
+    let half = Half { engine: engine.clone(), drivers: Arc::new(drivers), side: wires.side };
+    Ok(Started { backend: Arc::new(half), engine, served, lines })
+}
+
+/// The engine of this process and the threads that move its pages.
+struct Half {
+    engine: EngineBackend,
+    drivers: Arc<Vec<Driver>>,
+    side: Side,
+}
+
+impl Backend for Half {
+    fn submit(&self, request: Request) -> Updates {
+        self.engine.submit(request)
+    }
+
+    fn parts(&self) -> Vec<PartState> {
+        let driver = |(rank, driver): (usize, &Driver)| PartState {
+            name: format!("transfer {rank}"),
+            // Its loop turns without rooms too; one that stands still would not notice a peer.
+            waiting: 1 + driver.snapshot().open_rooms() as u64,
+            done: driver.snapshot().counters.landed_bytes,
+            still: driver.still(),
+            behind: Vec::new(),
+        };
+        self.engine.parts().into_iter().chain(self.drivers.iter().enumerate().map(driver)).collect()
+    }
+
+    fn ended(&self) -> Option<String> {
+        let dead = |(rank, driver): (usize, &Driver)| {
+            driver.has_ended().then(|| format!("the transfer thread of rank {rank} has stopped"))
+        };
+        self.engine.ended().or_else(|| self.drivers.iter().enumerate().find_map(dead))
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures = self.engine.figures();
+        for (rank, driver) in self.drivers.iter().enumerate() {
+            let now = driver.snapshot();
+            let mut put = |name, kind, help, extra: Option<(&'static str, String)>, value: f64| {
+                let labels = [("rank", rank.to_string())].into_iter().chain(extra).collect();
+                figures.push(Figure { name, help, kind, labels, value });
+            };
+            let (counter, gauge) = (FigureKind::Counter, FigureKind::Gauge);
+            let open = now.open_rooms() as f64;
+            put("sm120_transfer_open_rooms", gauge, "Rooms without an outcome.", None, open);
+            let held = now.quarantined_rooms() as f64;
+            put("sm120_transfer_quarantined_rooms", gauge, "Rooms that are over and not quiet.", None, held);
+            let ready = now.peers.iter().filter(|peer| peer.ready).count() as f64;
+            put("sm120_transfer_peers", gauge, "Connections whose other side fits.", None, ready);
+            let bytes = match self.side {
+                Side::Prefill => now.counters.sent_bytes,
+                Side::Decode => now.counters.landed_bytes,
+            };
+            put("sm120_transfer_bytes_total", counter, "Page bytes sent or landed.", None, bytes as f64);
+            let stale = now.counters.stale_bytes as f64;
+            put("sm120_transfer_stale_bytes_total", counter, "Page bytes of rooms not expected.", None, stale);
+            let (matching, rooms) = (now.verified.matching as f64, now.verified.rooms as f64);
+            put("sm120_transfer_rooms_compared_total", counter, "Rooms whose pages were compared.", None, rooms);
+            put("sm120_transfer_rooms_matching_total", counter, "Rooms whose pages all match.", None, matching);
+            for (kind, count) in now.errors.iter() {
+                let label = Some(("kind", kind.name().to_owned()));
+                put("sm120_transfer_errors_total", counter, "What peers sent that was dropped.", label, count as f64);
+            }
+        }
+        figures.sort_by_key(|figure| figure.name);
+        figures
+    }
+}
