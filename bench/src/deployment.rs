@@ -267,6 +267,34 @@ pub fn pd(
     }
 }
 
+/// A deployment of this machine that lives as long as this value.
+pub struct Local(Option<Role>);
+
+impl Local {
+    /// Starts `sm120 pd` with these options, at a free port.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn start(options: &[&str]) -> Result<Self, ServeError> {
+        let line = ["pd", "--port", "0", "--log", "error"].iter().chain(options);
+        Ok(Self(Some(Role::start("deployment".into(), line.map(OsString::from).collect())?)))
+    }
+
+    /// Where its router listens.
+    pub fn url(&self) -> String {
+        self.0.as_ref().map(|role| format!("http://{}", role.address)).unwrap_or_default()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        if let Some(role) = self.0.take() {
+            role.tell();
+            role.end(END);
+        }
+    }
+}
+
 /// Looks after the processes until it is told to stop, then ends them: decode servers first, for they ask the others.
 fn keep(
     mut roles: Vec<Role>,

@@ -1,9 +1,11 @@
 //! What the commands do, without printing: they make a [`Report`].
 
 use crate::cli::{CaseSize, DeviceKind, ParityArgs};
+use crate::deployment::Local;
 use crate::e2e::{self, E2eArgs, E2eError, E2eReport};
 use crate::parity::{self, Plan};
 use crate::report::{ParityRow, RecallRow, Report, machine_facts};
+use crate::serve::ServeError;
 use crate::{devices, shapes};
 use kernel_bindings::host::HostOps;
 use reference::cases::{self, Size};
@@ -32,6 +34,19 @@ pub enum JobError {
     /// The engine failed.
     #[error(transparent)]
     E2e(#[from] E2eError),
+    /// The deployment did not come up.
+    #[error("prefill and decode apart: {0}")]
+    Halves(#[from] ServeError),
+    /// Prefill and decode in two processes gave other texts than one.
+    #[error("prefill and decode apart, C = {concurrency}: expected texts of checksum {expected}, got {got}")]
+    OtherTexts {
+        /// Clients.
+        concurrency: u32,
+        /// Of one process.
+        expected: String,
+        /// Of two.
+        got: String,
+    },
     /// A real shape did not run.
     #[error("{0}")]
     Shape(String),
@@ -108,7 +123,10 @@ pub fn main_job() -> Result<Report, JobError> {
     let mut report = Report { command: "cargo run --release".into(), machine: machine_facts(), ..Report::default() };
     judge_present(&plan, &mut report);
     eprintln!("mini model end to end");
-    report.e2e = Some(end_to_end()?);
+    let alone = end_to_end(None)?;
+    eprintln!("the same with prefill and decode in processes of their own");
+    report.halves = Some(apart(&alone)?);
+    report.e2e = Some(alone);
     eprintln!("recall, real shapes");
     report.recall = recall_rows()?;
     report.shapes = shapes::emulated().map_err(JobError::Shape)?;
@@ -116,19 +134,26 @@ pub fn main_job() -> Result<Report, JobError> {
     Ok(report)
 }
 
-/// The mini model at C = 1 and C = 32 on the default device: prompts of 32 to 95 tokens, 16 new ones.
-fn end_to_end() -> Result<E2eReport, E2eError> {
-    let args = E2eArgs::parse(&[
-        "--concurrency",
-        "1,32",
-        "--prompt-tokens",
-        "32..96",
-        "--new-tokens",
-        "16",
-        "--requests",
-        "32",
-    ]);
-    e2e::all(&args, true)
+/// The mini model at C = 1 and C = 32: prompts of 32 to 95 tokens, 16 new ones; on the default device, or of a server.
+fn end_to_end(url: Option<&str>) -> Result<E2eReport, E2eError> {
+    let mut words =
+        vec!["--concurrency", "1,32", "--prompt-tokens", "32..96", "--new-tokens", "16", "--requests", "32"];
+    words.extend(url.into_iter().flat_map(|url| ["--url", url]));
+    e2e::all(&E2eArgs::parse(&words), true)
+}
+
+/// The same requests through a deployment of this machine, whose texts must be those of one process.
+fn apart(alone: &E2eReport) -> Result<E2eReport, JobError> {
+    let local = Local::start(&["--preset", "mini", "--context", "256", "--verify-transfers"])?;
+    let apart = end_to_end(Some(&local.url()))?;
+    for (one, two) in alone.runs.iter().zip(&apart.runs) {
+        // Elsewhere a near tie may fall either way, as it may between batches of one process.
+        if alone.setup.device == "host" && one.checksum != two.checksum {
+            let (c, expected, got) = (one.concurrency, one.checksum.clone(), two.checksum.clone());
+            return Err(JobError::OtherTexts { concurrency: c, expected, got });
+        }
+    }
+    Ok(apart)
 }
 
 /// Queries per context length: each is a text of its own, a few dozen give the mean to about 0.2 %.

@@ -257,13 +257,16 @@ fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
     if let Some(e2e) = &report.e2e {
         outln!("\nend to end: {}\n{}", e2e.headline(), e2e.table());
     }
+    if let Some(halves) = &report.halves {
+        outln!("\nprefill and decode in processes of their own: {}\n{}", halves.headline(), halves.table());
+    }
     outln!("real shapes on the emulator\n{}", report.shapes_table());
     let readme = report.write(folder).map_err(|e| format!("cannot write the report to {}: {e}", folder.display()))?;
     write_json(json, &report)?;
     let failed = report.failures().count();
     let verdict = if failed == 0 { "all passed".to_owned() } else { format!("{failed} FAILED") };
     outln!("{} parity cases, {verdict}; {:.1} s; report: {}", report.parity.len(), report.seconds, readme.display());
-    let served = report.e2e.as_ref().is_some_and(E2eReport::passes);
+    let served = [&report.e2e, &report.halves].iter().all(|run| run.as_ref().is_some_and(E2eReport::passes));
     if !served {
         outln!("end to end: requests FAILED, or C = 1 and C = 32 gave different texts");
     }

@@ -108,6 +108,8 @@ pub struct Report {
     pub shapes: Vec<ShapeRow>,
     /// End-to-end runs of the mini model on the default device.
     pub e2e: Option<E2eReport>,
+    /// The same through a router, a prefill server and a decode server, each a process of this machine.
+    pub halves: Option<E2eReport>,
     /// Devices that could not be judged, and why.
     pub absent: Vec<(String, String)>,
     /// Wall time of the whole run, seconds.
@@ -211,6 +213,9 @@ impl Report {
         }
         if let Some(e2e) = &self.e2e {
             let _ = writeln!(text, "\n## End to end\n\n{}\n\n{}", e2e.headline(), e2e.table());
+        }
+        if let Some(halves) = &self.halves {
+            let _ = writeln!(text, "\n## Prefill and decode apart\n\n{}\n\n{}", halves.headline(), halves.table());
         }
         text
     }
