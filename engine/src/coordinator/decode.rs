@@ -7,6 +7,7 @@ use crate::scheduler::{AddError, Reserved, Scheduler};
 use crate::sequence::{Event, FinishReason, Request};
 use crate::step::StepPlan;
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use transfer::exchange::{Agreed, Command, RoomSeen, UnitSet};
 use transfer::ids::RoomKey;
@@ -42,8 +43,14 @@ pub struct Decode {
     next_room: u64,
 }
 
+/// Below 2^63, so that a process never comes to the end of its numbers.
+fn first_room() -> u64 {
+    RandomState::new().hash_one(0) >> 1
+}
+
 impl Decode {
-    /// No rooms, over an arena as `handover` lays it out.
+    /// No rooms, over an arena as `handover` lays it out. Rooms are counted from a number drawn at random: a prefill server
+    /// remembers those of other decode servers and of a process that was here before, and refuses a number that was used.
     pub fn new(handover: &Handover) -> Self {
         Self {
             arena: ArenaPages::new(handover.layout()),
@@ -52,7 +59,7 @@ impl Decode {
             by_sequence: BTreeMap::new(),
             requests: BTreeMap::new(),
             unopened: VecDeque::new(),
-            next_room: 1,
+            next_room: first_room(),
         }
     }
 
