@@ -9,6 +9,7 @@ pub use pad::{DecodeMost, DecodeSize};
 use crate::geometry::{CacheShape, HcaState};
 use crate::ids::{PageId, SequenceId};
 use crate::step::{InputToken, StepEntry, StepPlan};
+use crate::step_pages::StepPages;
 use thiserror::Error;
 
 /// Rows that the compressor of one ratio completes in this step, `n` of them, and what each token sees.
@@ -82,6 +83,8 @@ pub struct Batch {
     pub temperature: Vec<f32>,
     /// `[n, 2]` keys of the noise.
     pub seeds: Vec<u32>,
+    /// Pages read and written, for the gate.
+    pub pages: StepPages,
 }
 
 /// A plan whose tables lack a page that its tokens need.
@@ -119,6 +122,7 @@ impl Batch {
         };
         for (row, entry) in plan.entries.iter().enumerate() {
             batch.push_tables(entry, shape)?;
+            batch.pages.push(entry, shape);
             let rows = (entry.start.0 + entry.num_tokens()) / shape.hca_ratio;
             let hca_slots: Vec<i32> =
                 (0..rows).map(|row| row_slot(entry, shape, row, shape.hca_rows())).collect::<Result<_, _>>()?;
@@ -159,6 +163,7 @@ impl Batch {
             logits_rows: Vec::new(),
             temperature: Vec::new(),
             seeds: Vec::new(),
+            pages: StepPages::default(),
         }
     }
 

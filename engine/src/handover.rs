@@ -35,17 +35,21 @@ pub const fn class(pool: PoolName) -> Class {
     }
 }
 
-/// The arena of a rank with `sizes` pages: one item per buffer of the cache, of its rows without the padding of a page.
-///
-/// # Errors
-/// More bytes than an address can name.
-pub fn layout(geometry: &CacheGeometry, sizes: PoolSizes) -> Result<Layout, LayoutError> {
+/// The classes of pools of these sizes.
+pub fn classes(sizes: PoolSizes) -> [ClassSpec; 3] {
     let name = |pool| match pool {
         PoolName::Compressed => "compressed",
         PoolName::Window => "window",
         PoolName::Request => "request",
     };
-    let classes = POOLS.map(|pool| ClassSpec { name: name(pool).into(), num_pages: sizes.of(pool) });
+    POOLS.map(|pool| ClassSpec { name: name(pool).into(), num_pages: sizes.of(pool) })
+}
+
+/// The arena of a rank with `sizes` pages: one item per buffer of the cache, of its rows without the padding of a page.
+///
+/// # Errors
+/// More bytes than an address can name.
+pub fn layout(geometry: &CacheGeometry, sizes: PoolSizes) -> Result<Layout, LayoutError> {
     let items = geometry.buffers(sizes).into_iter().map(|spec| {
         let (rows, row_bytes) = geometry.rows(spec.buffer);
         ItemSpec {
@@ -55,7 +59,7 @@ pub fn layout(geometry: &CacheGeometry, sizes: PoolSizes) -> Result<Layout, Layo
             page_bytes: u64::from(rows) * row_bytes,
         }
     });
-    Layout::new(classes.into(), items.collect())
+    Layout::new(classes(sizes).into(), items.collect())
 }
 
 /// What somebody who continues a text needs of it, as places in the tables of its pages.

@@ -21,4 +21,5 @@ pub mod runner;
 pub mod scheduler;
 pub mod sequence;
 pub mod step;
+pub mod step_pages;
 pub mod tokenizer;

@@ -155,6 +155,7 @@ impl Batch {
             logits_rows: (0..t as i32).collect(),
             temperature,
             seeds,
+            pages: self.pages.clone(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Pages between cache buffers and an arena, one unit at a time.
 
-use super::layout;
+use super::{PageRun, layout};
 use crate::geometry::{CacheBuffer, CacheGeometry};
-use crate::model::cache::Caches;
+use crate::model::cache::{Caches, refused};
 use crate::pools::PoolSizes;
 use reference::ops::{Ops, OpsError};
 use transfer::ids::{Class, Unit};
@@ -63,23 +63,26 @@ impl Handover {
         &self.layout
     }
 
-    /// Reads the pages of a unit out of the cache; `put` takes each with its first byte in the arena.
+    /// Reads the pages of a unit out of the cache, `runs` by who was given them; `put` takes each with its first byte in the arena.
     ///
     /// # Errors
-    /// A page that a buffer does not have; the device; what `put` says.
+    /// A page that a buffer does not have, or that the gate does not let through; the device; what `put` says.
     pub fn export<O: Ops>(
         &mut self,
         ops: &O,
         caches: &Caches<O::Buffer>,
         unit: Unit,
         moves: &[PageMove],
+        runs: &[PageRun],
         put: &mut Put<'_>,
     ) -> Result<(), OpsError> {
         let Self { layout, buffers, page } = self;
         let cache = caches.layer(unit.0).ok_or_else(|| no_layer(ops, unit))?;
+        let runs = runs.iter().map(PageRun::tagged).collect::<Result<Vec<_>, _>>().map_err(refused(ops))?;
+        let readable = caches.gate().readable(unit, &runs).map_err(refused(ops))?;
         for (item, &(buffer, stride)) in layout.items().iter().zip(&*buffers).filter(|(item, _)| item.spec.unit == unit)
         {
-            let memory = cache.buffer(buffer).ok_or_else(|| no_layer(ops, unit))?;
+            let memory = cache.buffer(buffer, &readable).ok_or_else(|| no_layer(ops, unit))?;
             for pages in moves.iter().filter(|pages| pages.class == item.spec.class) {
                 let (place, bytes) = layout.place(item, pages.arena);
                 page.resize(bytes as usize, 0);

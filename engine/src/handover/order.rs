@@ -5,6 +5,7 @@ use crate::ids::Generation;
 use crate::step::{StepEntry, StepPlan};
 use std::sync::Arc;
 use transfer::exchange::Decision;
+use transfer::gate::{GateError, Holder, PageGate, Pages, PendingPages, Tag};
 use transfer::ids::{Class, RoomKey, Unit};
 
 /// Cache pages of one class and one generation.
@@ -19,6 +20,39 @@ pub struct PageRun {
 }
 
 impl PageRun {
+    /// The run as the gate knows it.
+    ///
+    /// # Errors
+    /// A generation that no word holds.
+    pub fn tagged(&self) -> Result<Pages<'_>, GateError> {
+        Ok(Pages { class: self.class, pages: &self.pages, tag: tag(self.generation)? })
+    }
+
+    /// Claims the pages of `runs` that are not their generation's yet. Who had one of them before has given it back, or the
+    /// scheduler would not have given it away.
+    ///
+    /// # Errors
+    /// A page that is not there or still in use.
+    pub fn claim(runs: &[PageRun], gate: &PageGate) -> Result<Vec<PendingPages>, GateError> {
+        let mut pending = Vec::new();
+        for run in runs {
+            let tag = tag(run.generation)?;
+            let mut new = Vec::new();
+            for &page in &run.pages {
+                match gate.holder(run.class, page)? {
+                    Holder::Tag(holder) if holder == tag => continue,
+                    Holder::Tag(tag) => gate.revoke(&[Pages { class: run.class, pages: &[page], tag }])?,
+                    Holder::Free | Holder::Revoked => {}
+                }
+                new.push(page);
+            }
+            if !new.is_empty() {
+                pending.push(gate.claim(&[(run.class, &new)], tag)?);
+            }
+        }
+        Ok(pending)
+    }
+
     /// Adds a page to the last of `runs` if it is of the same class and generation, else as a run of its own.
     pub fn push(runs: &mut Vec<PageRun>, class: Class, page: u32, generation: Generation) {
         match runs.last_mut() {
@@ -26,6 +60,11 @@ impl PageRun {
             _ => runs.push(PageRun { class, pages: vec![page], generation }),
         }
     }
+}
+
+/// An admission as the gate knows it: requests of a single process use their own number as room and 1 as epoch.
+fn tag(generation: Generation) -> Result<Tag, GateError> {
+    Tag::new(RoomKey { room: generation.0, epoch: 1 })
 }
 
 /// Landed units to copy into cache pages before the step runs.
@@ -39,6 +78,15 @@ pub struct Import {
     pub pages: Arc<[PageMove]>,
     /// Whose the cache pages are.
     pub generation: Generation,
+}
+
+impl Import {
+    /// The cache pages, as runs.
+    pub fn runs(&self) -> Vec<PageRun> {
+        let mut runs = Vec::new();
+        self.pages.iter().for_each(|page| PageRun::push(&mut runs, page.class, page.cache, self.generation));
+        runs
+    }
 }
 
 /// Pages to copy into the arena, unit by unit, as the step finishes them.

@@ -1,11 +1,13 @@
 //! The rooms of one rank: what its thread does for them around a forward.
 
-use super::{Export, Handover, Import, Order};
-use crate::model::cache::Caches;
+use super::{Export, Handover, Import, Order, PageRun};
+use crate::model::cache::{Caches, refused};
 use crate::model::{LayerSink, NoSink};
 use reference::ops::{Ops, OpsError};
 use std::collections::BTreeMap;
-use transfer::exchange::{Chain, ExchangeError, PortError, Report, RoomPort, RoomSeen};
+use std::collections::btree_map::Entry;
+use transfer::exchange::{Chain, Command, ExchangeError, PortError, Report, RoomPort, RoomSeen};
+use transfer::gate::PendingPages;
 use transfer::ids::{RoomKey, Unit};
 
 /// A rank's end of the rooms, and its arena.
@@ -13,12 +15,14 @@ use transfer::ids::{RoomKey, Unit};
 pub struct RankRooms {
     handover: Handover,
     port: Box<dyn RoomPort>,
+    /// Cache pages of rooms that are landing.
+    landing: BTreeMap<RoomKey, Vec<PendingPages>>,
 }
 
 impl RankRooms {
     /// A port whose arena is laid out as `handover` says.
     pub fn new(handover: Handover, port: Box<dyn RoomPort>) -> Self {
-        Self { handover, port }
+        Self { handover, port, landing: BTreeMap::new() }
     }
 }
 
@@ -38,6 +42,11 @@ impl RankExchange {
     pub(crate) fn obey(&mut self, order: &Order) -> Result<(), ObeyError> {
         self.chain.follow(&order.decision)?;
         let Some(rooms) = &mut self.rooms else { return Ok(()) };
+        for command in &order.decision.commands {
+            if matches!(command, Command::Taken { .. } | Command::Abort { .. }) {
+                rooms.landing.remove(&command.key());
+            }
+        }
         order.decision.commands.iter().try_for_each(|command| rooms.port.apply(command)).map_err(ObeyError::Port)
     }
 
@@ -48,11 +57,19 @@ impl RankExchange {
         caches: &mut Caches<O::Buffer>,
         imports: &[Import],
     ) -> Result<(), OpsError> {
-        let Some(RankRooms { handover, port }) = &mut self.rooms else { return Ok(()) };
+        let Some(RankRooms { handover, port, landing }) = &mut self.rooms else { return Ok(()) };
         let mut get = |at: u64, page: &mut [u8]| port.read(at, page).map_err(|error| error.to_string());
         for import in imports {
+            let pending = match landing.entry(import.key) {
+                Entry::Occupied(pending) => pending.into_mut(),
+                Entry::Vacant(place) => {
+                    place.insert(PageRun::claim(&import.runs(), caches.gate()).map_err(refused(ops))?)
+                }
+            };
             for &unit in &import.units {
                 handover.import(ops, caches, unit, &import.pages, &mut get)?;
+                let published = pending.iter().try_for_each(|pages| caches.gate().publish(unit, pages));
+                published.map_err(refused(ops))?;
             }
         }
         Ok(())
@@ -90,11 +107,11 @@ struct Exporting<'a> {
 
 impl<O: Ops> LayerSink<O> for Exporting<'_> {
     fn layer_done(&mut self, ops: &O, caches: &Caches<O::Buffer>, layer: usize) -> Result<(), OpsError> {
-        let RankRooms { handover, port } = &mut *self.rooms;
+        let RankRooms { handover, port, .. } = &mut *self.rooms;
         let unit = Unit(layer as u32);
         for export in self.exports {
             let mut put = |at: u64, page: &[u8]| port.write(at, page).map_err(|error| error.to_string());
-            handover.export(ops, caches, unit, &export.pages, &mut put)?;
+            handover.export(ops, caches, unit, &export.pages, &export.runs, &mut put)?;
             let failed = |error: PortError| OpsError::Device { device: ops.name(), message: error.to_string() };
             port.layer_done(export.key, unit).map_err(failed)?;
         }

@@ -5,7 +5,7 @@ use reference::ops::{
     Norm, NormRope, Ops, OpsError, Paged, Rope, SlotList, SparseMlaDecode, SparseMlaPrefill, TopkSelect,
 };
 
-use super::cache::{LayerCache, Pool, State};
+use super::cache::{OpenLayer, Pool, State};
 use super::forward::Step;
 use super::probe::{Probe, Stage};
 use super::weights::{Attention, Compressor, Indexer, Matrix};
@@ -118,7 +118,7 @@ pub(super) fn run<O: Ops>(
     index: usize,
     attn: &Attention<O::Buffer>,
     rope_table: &O::Buffer,
-    cache: &mut LayerCache<O::Buffer>,
+    cache: &mut OpenLayer<'_, O::Buffer>,
     work: &mut Workspace<O::Buffer>,
     probe: &mut dyn Probe<O>,
 ) -> Result<(), OpsError> {
@@ -136,7 +136,7 @@ pub(super) fn run<O: Ops>(
     step.product(&work.x, &attn.wkv, &mut work.kv_raw, a, [1, d, hidden])?;
     step.turn(&work.kv_raw, Norm::Weighted(&attn.kv_norm), Some(turned), &mut work.kv, t, 1, d)?;
     probe.at(ops, index, Stage::Kv, &mut work.kv, t)?;
-    write_kv(step, &work.kv, arrays.window_mapping.get(), &mut cache.window, t)?;
+    write_kv(step, &work.kv, arrays.window_mapping.get(), cache.window, t)?;
 
     // Compressed rows are written before anything reads them: a token sees the row that it completes.
     let rows = if attn.indexer.is_some() { step.csa_rows() } else { step.hca_rows() };
@@ -235,7 +235,7 @@ fn select<O: Ops>(
     indexer: &Indexer<O::Buffer>,
     rows: &Rows<'_, O::Buffer>,
     rope_table: &O::Buffer,
-    cache: &mut LayerCache<O::Buffer>,
+    cache: &mut OpenLayer<'_, O::Buffer>,
     work: &mut Workspace<O::Buffer>,
     probe: &mut dyn Probe<O>,
 ) -> Result<(), OpsError> {
@@ -371,7 +371,7 @@ fn attend<O: Ops>(
     step: &Step<'_, O>,
     attn: &Attention<O::Buffer>,
     rows: &Rows<'_, O::Buffer>,
-    cache: &LayerCache<O::Buffer>,
+    cache: &OpenLayer<'_, O::Buffer>,
     work: &mut Workspace<O::Buffer>,
 ) -> Result<(), OpsError> {
     let Step { ops, config, numerics, shape, batch, arrays, .. } = *step;

@@ -1,10 +1,14 @@
 //! The cache buffers of one rank, layer by layer. Which bytes belong to which page is the geometry's business.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use reference::ops::{Ops, OpsError, Pages};
+use transfer::fault::Faults;
+use transfer::gate::{GateError, PageGate, ReadablePages};
 
 use crate::geometry::{BufferSpec, CacheBuffer, CacheGeometry};
+use crate::handover;
 use crate::pools::PoolSizes;
 
 /// A paged cache of one layer.
@@ -29,24 +33,55 @@ pub struct State<B> {
     pub page_tokens: u32,
 }
 
-/// What a layer remembers.
+/// What a layer remembers. It is read through a proof of the gate alone, so that nobody sees rows that have not landed.
 #[derive(Debug)]
 pub struct LayerCache<B> {
+    window: Pool<B>,
+    compressed: Option<Pool<B>>,
+    state: Option<State<B>>,
+    index_k: Option<Pool<B>>,
+    index_state: Option<State<B>>,
+}
+
+/// A layer's cache while it runs.
+#[derive(Debug)]
+pub struct OpenLayer<'a, B> {
     /// KV rows of the window.
-    pub window: Pool<B>,
+    pub window: &'a mut Pool<B>,
     /// Compressed KV rows of CSA and HCA layers.
-    pub compressed: Option<Pool<B>>,
+    pub compressed: Option<&'a mut Pool<B>>,
     /// Compressor state of these.
-    pub state: Option<State<B>>,
+    pub state: Option<&'a mut State<B>>,
     /// Index keys of CSA layers.
-    pub index_k: Option<Pool<B>>,
+    pub index_k: Option<&'a mut Pool<B>>,
     /// State of the indexer's compressor.
-    pub index_state: Option<State<B>>,
+    pub index_state: Option<&'a mut State<B>>,
 }
 
 impl<B> LayerCache<B> {
+    /// The layer to read and write; the pages of `readable` are those whose rows were there before.
+    pub fn open(&mut self, _: &ReadablePages<'_>) -> OpenLayer<'_, B> {
+        OpenLayer {
+            window: &mut self.window,
+            compressed: self.compressed.as_mut(),
+            state: self.state.as_mut(),
+            index_k: self.index_k.as_mut(),
+            index_state: self.index_state.as_mut(),
+        }
+    }
+
+    /// A paged buffer to look at.
+    pub fn pool(&self, buffer: CacheBuffer, _: &ReadablePages<'_>) -> Option<&Pool<B>> {
+        match buffer {
+            CacheBuffer::WindowKv => Some(&self.window),
+            CacheBuffer::CsaKv | CacheBuffer::HcaKv => self.compressed.as_ref(),
+            CacheBuffer::IndexK => self.index_k.as_ref(),
+            CacheBuffer::CsaState | CacheBuffer::HcaState | CacheBuffer::IndexState => None,
+        }
+    }
+
     /// A buffer by what it holds.
-    pub fn buffer(&self, buffer: CacheBuffer) -> Option<&B> {
+    pub fn buffer(&self, buffer: CacheBuffer, _: &ReadablePages<'_>) -> Option<&B> {
         match buffer {
             CacheBuffer::WindowKv => Some(&self.window.buffer),
             CacheBuffer::CsaKv | CacheBuffer::HcaKv => self.compressed.as_ref().map(|pool| &pool.buffer),
@@ -73,6 +108,12 @@ impl<B> LayerCache<B> {
 pub struct Caches<B> {
     /// Layers.
     pub layers: Vec<LayerCache<B>>,
+    gate: PageGate,
+}
+
+/// A refusal of the gate as the device's.
+pub(crate) fn refused<O: Ops>(ops: &O) -> impl Fn(GateError) -> OpsError + '_ {
+    |error| OpsError::Device { device: ops.name(), message: error.to_string() }
 }
 
 impl<B> Caches<B> {
@@ -102,7 +143,19 @@ impl<B> Caches<B> {
                 index_state,
             }
         });
-        Ok(Self { layers: layers.collect() })
+        let layers: Vec<_> = layers.collect();
+        let gate = PageGate::new(&handover::classes(sizes), layers.len() as u32, Arc::new(Faults::none()));
+        Ok(Self { layers, gate })
+    }
+
+    /// Whose the pages are, and which layers of them may be read.
+    pub fn gate(&self) -> &PageGate {
+        &self.gate
+    }
+
+    /// Gate and layers at once.
+    pub(crate) fn split(&mut self) -> (&PageGate, &mut [LayerCache<B>]) {
+        (&self.gate, &mut self.layers)
     }
 
     /// A layer, the draft layer behind the last of the trunk.

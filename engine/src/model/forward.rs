@@ -8,7 +8,7 @@ use reference::ops::{
 };
 
 use super::attention;
-use super::cache::{Caches, LayerCache};
+use super::cache::{Caches, OpenLayer, refused};
 use super::graphs::{GraphCounters, Graphs, Padded, StepPart};
 use super::mtp::DraftArrays;
 use super::numerics::Numerics;
@@ -19,7 +19,11 @@ use super::workspace::{Limits, RankShape, StepArrays, Workspace};
 use crate::batch::{Batch, DecodeMost};
 use crate::collective::Collective;
 use crate::config::ModelConfig;
+use crate::handover::PageRun;
 use crate::progress::Part;
+use std::ops::Range;
+use transfer::gate::{PageGate, Pages, PendingPages};
+use transfer::ids::Unit;
 
 /// One rank of a model.
 pub struct Model<O: Ops> {
@@ -39,6 +43,36 @@ pub struct Model<O: Ops> {
     pub(super) graphs: Graphs<O>,
     /// The last batch, if it ran in the size of a graph.
     pub(super) padded: Option<Padded>,
+    /// Pages that the present step claimed; its layers publish them one after the other.
+    pub(super) pending: Vec<PendingPages>,
+}
+
+/// What the gate knows of a step: pages that it reads, and pages that it claimed, which its layers publish.
+pub(super) struct Passage<'a> {
+    pub(super) read: Vec<Pages<'a>>,
+    pub(super) pending: &'a [PendingPages],
+}
+
+impl<'a> Passage<'a> {
+    pub(super) fn new<O: Ops>(ops: &O, batch: &'a Batch, pending: &'a [PendingPages]) -> Result<Self, OpsError> {
+        let read = batch.pages.read.iter().map(PageRun::tagged).collect::<Result<_, _>>().map_err(refused(ops))?;
+        Ok(Self { read, pending })
+    }
+
+    /// Units that one replay runs: all are asked for before it.
+    pub(super) fn check<O: Ops>(&self, ops: &O, gate: &PageGate, units: Range<usize>) -> Result<(), OpsError> {
+        let mut units = units.map(|unit| Unit(unit as u32));
+        units.try_for_each(|unit| gate.readable(unit, &self.read).map(drop)).map_err(refused(ops))
+    }
+
+    /// They are published behind it.
+    pub(super) fn publish<O: Ops>(&self, ops: &O, gate: &PageGate, units: Range<usize>) -> Result<(), OpsError> {
+        for unit in units {
+            let unit = Unit(unit as u32);
+            self.pending.iter().try_for_each(|pages| gate.publish(unit, pages)).map_err(refused(ops))?;
+        }
+        Ok(())
+    }
 }
 
 /// What a model is made of.
@@ -87,6 +121,7 @@ impl<O: Ops> Model<O> {
         let graphs = Graphs::new(ops.captures() && collective.on_device(), most);
         let progress = Part::new("model", Vec::new());
         let padded = None;
+        let pending = Vec::new();
         Ok(Self {
             ops,
             config,
@@ -102,6 +137,7 @@ impl<O: Ops> Model<O> {
             progress,
             graphs,
             padded,
+            pending,
         })
     }
 
@@ -142,13 +178,31 @@ impl<O: Ops> Model<O> {
         let Some(padded) = self.graphs.padded(batch) else {
             return self.forward_with(batch, &mut NoProbe);
         };
-        let Self { ops, config, numerics, shape, weights, caches, work, limits, collective, progress, graphs, .. } =
-            self;
+        let Self {
+            ops,
+            config,
+            numerics,
+            shape,
+            weights,
+            caches,
+            work,
+            limits,
+            collective,
+            progress,
+            graphs,
+            pending,
+            ..
+        } = self;
+        let units = 0..weights.layers.len();
+        *pending = claim(ops, batch, caches.gate())?;
+        let passage = Passage::new(ops, batch, pending)?;
+        passage.check(ops, caches.gate(), units.clone())?;
         graphs.put(ops, &padded.batch)?;
         graphs.run(ops, StepPart::Forward, padded.size, |arrays| {
             let step = Step { ops, config, numerics, shape, batch: &padded.batch, arrays: &arrays.step, limits };
-            trunk(&step, weights, caches, work, collective.as_mut(), progress, &mut NoProbe, &mut NoSink)
+            trunk(&step, &passage, weights, caches, work, collective.as_mut(), progress, &mut NoProbe, &mut NoSink)
         })?;
+        passage.publish(ops, caches.gate(), units)?;
         progress.tick();
         self.padded = Some(padded);
         samples(&self.ops, &self.work, batch.logits_rows.len())
@@ -175,19 +229,30 @@ impl<O: Ops> Model<O> {
         probe: &mut dyn Probe<O>,
         sink: &mut dyn LayerSink<O>,
     ) -> Result<Vec<i32>, OpsError> {
-        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, .. } = self;
         self.padded = None;
+        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, pending, .. } =
+            self;
         arrays.put(ops, batch)?;
+        *pending = claim(ops, batch, caches.gate())?;
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
-        trunk(&step, weights, caches, work, collective.as_mut(), &self.progress, probe, sink)?;
+        let passage = Passage::new(ops, batch, pending)?;
+        trunk(&step, &passage, weights, caches, work, collective.as_mut(), &self.progress, probe, sink)?;
         samples(ops, work, batch.logits_rows.len())
     }
+}
+
+/// Claims the pages that a step is the first to write. A page that is read and written is this generation's already: nothing
+/// changes hands for a step that is refused.
+fn claim<O: Ops>(ops: &O, batch: &Batch, gate: &PageGate) -> Result<Vec<PendingPages>, OpsError> {
+    Passage::new(ops, batch, &[])?.check(ops, gate, 0..1)?;
+    PageRun::claim(&batch.pages.written, gate).map_err(refused(ops))
 }
 
 /// The operations of a step, from the ids to samples on the device.
 #[allow(clippy::too_many_arguments)]
 fn trunk<O: Ops>(
     step: &Step<'_, O>,
+    passage: &Passage<'_>,
     weights: &Weights<O::Buffer>,
     caches: &mut Caches<O::Buffer>,
     work: &mut Workspace<O::Buffer>,
@@ -209,8 +274,12 @@ fn trunk<O: Ops>(
     })?;
     for (index, layer) in weights.layers.iter().enumerate() {
         let rope = if layer.attn.compressor.is_some() { &weights.rope_compress } else { &weights.rope_window };
-        let cache = &mut caches.layers[index];
+        let (gate, layers) = caches.split();
+        let readable = gate.readable(Unit(index as u32), &passage.read).map_err(refused(ops))?;
+        let cache = &mut layers[index].open(&readable);
         run_layer(step, index, layer, rope, cache, work, collective, probe)?;
+        passage.publish(ops, gate, index..index + 1)?;
+        drop(readable);
         sink.layer_done(ops, caches, index)?;
         progress.tick();
     }
@@ -234,7 +303,7 @@ pub(super) fn run_layer<O: Ops>(
     index: usize,
     layer: &Layer<O::Buffer>,
     rope: &O::Buffer,
-    cache: &mut LayerCache<O::Buffer>,
+    cache: &mut OpenLayer<'_, O::Buffer>,
     work: &mut Workspace<O::Buffer>,
     collective: &mut dyn Collective<O>,
     probe: &mut dyn Probe<O>,

@@ -2,8 +2,8 @@
 
 use reference::ops::{Embed, HcPost, Linear, Norm, NormRope, Ops, OpsError};
 
-use super::cache::Caches;
-use super::forward::{Model, Step, run_layer, samples};
+use super::cache::{Caches, refused};
+use super::forward::{Model, Passage, Step, run_layer, samples};
 use super::graphs::StepPart;
 use super::probe::{NoProbe, Probe, Stage};
 use super::sink::{LayerSink, NoSink};
@@ -11,6 +11,7 @@ use super::weights::Weights;
 use super::workspace::{Array, Workspace, bytes_of};
 use crate::batch::Batch;
 use crate::collective::Collective;
+use transfer::ids::Unit;
 
 /// Buffers of the draft layer beside the workspace.
 #[derive(Debug)]
@@ -76,7 +77,11 @@ impl<O: Ops> Model<O> {
         let Some(padded) = self.padded.take() else {
             return self.draft_with(batch, next_ids, &mut NoProbe);
         };
-        let Self { ops, config, numerics, shape, weights, caches, work, limits, collective, graphs, .. } = self;
+        let Self { ops, config, numerics, shape, weights, caches, work, limits, collective, graphs, pending, .. } =
+            self;
+        let unit = weights.layers.len();
+        let passage = Passage::new(ops, batch, pending)?;
+        passage.check(ops, caches.gate(), unit..unit + 1)?;
         let each = padded.size.tokens_per_entry as usize;
         let behind: Vec<i32> =
             (0..padded.batch.t as usize).map(|i| next_ids.get(i).copied().unwrap_or(next_ids[i % each])).collect();
@@ -84,8 +89,9 @@ impl<O: Ops> Model<O> {
         graphs.run(ops, StepPart::Draft, padded.size, |arrays| {
             let step = Step { ops, config, numerics, shape, batch: &padded.batch, arrays: &arrays.step, limits };
             let (probe, sink) = (&mut NoProbe, &mut NoSink);
-            draft_layer(&step, &arrays.draft, weights, caches, work, collective.as_mut(), probe, sink)
+            draft_layer(&step, &passage, &arrays.draft, weights, caches, work, collective.as_mut(), probe, sink)
         })?;
+        passage.publish(ops, caches.gate(), unit..unit + 1)?;
         samples(&self.ops, &self.work, batch.logits_rows.len())
     }
 
@@ -122,10 +128,25 @@ impl<O: Ops> Model<O> {
         probe: &mut dyn Probe<O>,
         sink: &mut dyn LayerSink<O>,
     ) -> Result<Vec<i32>, OpsError> {
-        let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, draft, .. } = self;
+        let Self {
+            ops,
+            config,
+            numerics,
+            shape,
+            weights,
+            caches,
+            work,
+            arrays,
+            limits,
+            collective,
+            draft,
+            pending,
+            ..
+        } = self;
         draft.put(ops, config.hc_mult, next_ids)?;
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
-        draft_layer(&step, draft, weights, caches, work, collective.as_mut(), probe, sink)?;
+        let passage = Passage::new(ops, batch, pending)?;
+        draft_layer(&step, &passage, draft, weights, caches, work, collective.as_mut(), probe, sink)?;
         samples(ops, work, batch.logits_rows.len())
     }
 }
@@ -134,6 +155,7 @@ impl<O: Ops> Model<O> {
 #[allow(clippy::too_many_arguments)]
 fn draft_layer<O: Ops>(
     step: &Step<'_, O>,
+    passage: &Passage<'_>,
     draft: &DraftArrays<O::Buffer>,
     weights: &Weights<O::Buffer>,
     caches: &mut Caches<O::Buffer>,
@@ -202,8 +224,12 @@ fn draft_layer<O: Ops>(
     })?;
     // The block sees the next tokens: its routing is by bias, so that ids do not matter to it.
     let index = weights.layers.len();
-    let cache = &mut caches.layers[index];
+    let (gate, layers) = caches.split();
+    let readable = gate.readable(Unit(index as u32), &passage.read).map_err(refused(ops))?;
+    let cache = &mut layers[index].open(&readable);
     run_layer(step, index, &mtp.layer, &weights.rope_window, cache, work, collective, probe)?;
+    passage.publish(ops, gate, index..index + 1)?;
+    drop(readable);
     sink.layer_done(ops, caches, index)?;
     step.logits(&mtp.head, weights.lm_head.weight(), work)?;
     probe.at(ops, index, Stage::Logits, &mut work.logits, batch.logits_rows.len() as u32)?;

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use engine::geometry::CacheBuffer;
 use engine::model::Numerics;
 use engine::model::cache::Pool;
 use engine::model::probe::{Probe, Stage};
@@ -12,6 +13,7 @@ use kernel_bindings::host::HostOps;
 use reference::formats::{bf16s, e4m3_decode, ue8m0_decode};
 use reference::golden::GoldenFile;
 use reference::ops::{Dtype, IndexKFormat, KvFormat, Ops, OpsError, ScaleRule};
+use transfer::ids::Unit;
 
 use crate::rig::{Record, Rig, argmax, golden, prompt};
 
@@ -127,11 +129,16 @@ fn local(format: &Format) {
 
     for (layer, kind) in "SCHC".chars().enumerate() {
         let name = |tail: &str| format!("layers.{layer}.{tail}");
-        let cache = &rig.model.caches().layers[layer];
+        let caches = rig.model.caches();
+        let readable = caches.gate().readable(Unit(layer as u32), &[]).expect("a layer");
+        let pool = |buffer| caches.layers[layer].pool(buffer, &readable);
         // Rows are stored alike whatever the index format; the first file has their codes.
         let ratio = if kind == 'C' { 4 } else { 128 };
-        let mut flips = kv_rows(&rig, &stored, &name("kv"), &cache.window, &window, T, |row| row..row + 16);
-        if let Some(pool) = &cache.compressed {
+        let mut flips =
+            kv_rows(&rig, &stored, &name("kv"), pool(CacheBuffer::WindowKv).expect("a window"), &window, T, |row| {
+                row..row + 16
+            });
+        if let Some(pool) = pool(CacheBuffer::CsaKv) {
             let rows = if kind == 'C' { 75 } else { 2 };
             let seen = |row| (row + 1) * ratio - 1..T;
             flips.extend(kv_rows(&rig, &stored, &name("comp"), pool, &compressed, rows, seen));
@@ -243,7 +250,9 @@ fn index_codes(
     probes: &[usize],
 ) {
     let name = |tail: &str| format!("layers.{layer}.{tail}");
-    let pool = rig.model.caches().layers[layer].index_k.as_ref().expect("a CSA layer");
+    let caches = rig.model.caches();
+    let readable = caches.gate().readable(Unit(layer as u32), &[]).expect("a layer");
+    let pool = caches.layers[layer].pool(CacheBuffer::IndexK, &readable).expect("a CSA layer");
     let per_page = pool.pages.page_size as usize;
     let width = format.numerics().index_q_bytes() as usize;
     let queries = &record.seen[&(layer, Stage::IndexQCodes)];

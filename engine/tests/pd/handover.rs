@@ -156,7 +156,8 @@ fn formats() -> Vec<(KvFormat, IndexKFormat, ModelConfig)> {
 /// Every buffer of a cache, as bytes.
 fn contents(caches: &Caches<<HostOps as Ops>::Buffer>, geometry: &CacheGeometry) -> Vec<Vec<u8>> {
     let read = |spec: &engine::geometry::BufferSpec| {
-        let buffer = caches.layer(spec.layer).and_then(|layer| layer.buffer(spec.buffer)).expect("listed");
+        let readable = caches.gate().readable(Unit(spec.layer), &[]).expect("a layer");
+        let buffer = caches.layer(spec.layer).and_then(|layer| layer.buffer(spec.buffer, &readable)).expect("listed");
         let mut bytes = vec![0; spec.bytes as usize];
         HostOps.download(buffer, 0, &mut bytes).expect("in range");
         bytes
@@ -208,7 +209,7 @@ fn round_trip(geometry: &CacheGeometry) {
             bytes[at as usize..at as usize + page.len()].copy_from_slice(page);
             Ok(())
         };
-        handover.export(&HostOps, &here, unit, &out, &mut put).expect("pages that are there");
+        handover.export(&HostOps, &here, unit, &out, &[], &mut put).expect("pages that are there");
         let back = PageMove::pairs(&to, &through);
         let mut get = |at: u64, page: &mut [u8]| {
             page.copy_from_slice(&bytes[at as usize..at as usize + page.len()]);

@@ -3,6 +3,7 @@
 #[path = "../scheduling/fake.rs"]
 #[allow(dead_code)]
 mod fake;
+mod gate;
 mod handover;
 mod pair;
 mod texts;

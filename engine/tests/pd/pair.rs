@@ -3,6 +3,7 @@
 use crate::wire::{End, Manners, Wire};
 use engine::checkpoint::Checkpoint;
 use engine::checkpoint::make::{Make, Store};
+use engine::collective::Collective;
 use engine::config::ModelConfig;
 use engine::coordinator::{Coordinator, Decode, Prefill};
 use engine::engine::{Engine, Schedule};
@@ -86,7 +87,7 @@ impl Setup {
         }
     }
 
-    fn shape(&self) -> CacheShape {
+    pub(crate) fn shape(&self) -> CacheShape {
         let window = self.checkpoint.config().window;
         match self.per_page {
             true => CacheShape::ring_per_page(window, self.mtp),
@@ -113,19 +114,28 @@ impl Setup {
     }
 
     pub(crate) fn runner(&self, sizes: PoolSizes, rooms: Vec<RankRooms>) -> Runner {
-        let limits = Limits { tokens: self.max_batch_tokens, logits_rows: 32, context: CONTEXT };
         let setup = self.clone();
         let runner = Runner::start_with_rooms(self.ranks, self.shape(), rooms, move |rank, collective| {
-            let (checkpoint, numerics) = (&setup.checkpoint, setup.numerics);
-            let config = checkpoint.config().clone();
-            let failed = |error: reference::ops::OpsError| RunError::Load(error.into());
-            let ranks = RankShape::new(&config, rank, setup.ranks)?;
-            let weights = load(&HostOps, checkpoint, &numerics, &ranks, &limits, setup.mtp, &|_| ())?;
-            let caches = Caches::new(&HostOps, &setup.geometry(), sizes).map_err(failed)?;
-            Model::new(HostOps, Parts { config, numerics, shape: ranks, limits, weights, caches, collective })
-                .map_err(failed)
+            setup.model(rank, collective, sizes)
         });
         runner.expect("ranks start")
+    }
+
+    /// The model of one rank.
+    pub(crate) fn model(
+        &self,
+        rank: u32,
+        collective: Box<dyn Collective<HostOps>>,
+        sizes: PoolSizes,
+    ) -> Result<Model<HostOps>, RunError> {
+        let limits = Limits { tokens: self.max_batch_tokens, logits_rows: 32, context: CONTEXT };
+        let (checkpoint, numerics) = (&self.checkpoint, self.numerics);
+        let config = checkpoint.config().clone();
+        let failed = |error: reference::ops::OpsError| RunError::Load(error.into());
+        let shape = RankShape::new(&config, rank, self.ranks)?;
+        let weights = load(&HostOps, checkpoint, &numerics, &shape, &limits, self.mtp, &|_| ())?;
+        let caches = Caches::new(&HostOps, &self.geometry(), sizes).map_err(failed)?;
+        Model::new(HostOps, Parts { config, numerics, shape, limits, weights, caches, collective }).map_err(failed)
     }
 
     pub(crate) fn sizes(&self, pages: u32) -> PoolSizes {
