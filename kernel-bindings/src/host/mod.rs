@@ -1,4 +1,4 @@
-//! The operations on the host: f32 sums, threads that share an operation ([`threads`]), loops that the compiler turns into vector instructions.
+//! The operations on the host: f32 sums, threads that share an operation (`host/threads.rs`), loops that the compiler turns into vector instructions.
 //!
 //! Same contract and same checks as a device; the arithmetic and the byte layouts are written here a second time, without
 //! the reference that judges them. Nothing is ever random: a sum has one order, whatever the number of threads.

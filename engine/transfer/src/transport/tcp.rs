@@ -1,7 +1,7 @@
 //! Pages over TCP: the embedded default, and nothing but the standard library.
 //!
-//! Each side listens. Posts of a side travel on a connection that it makes ([`link`]), and the other side's thread
-//! ([`serve`]) writes the pages into its own arena, having checked that every range lies inside a page and that the room is
+//! Each side listens. Posts of a side travel on a connection that it makes (`link`), and the other side's thread
+//! (`serve`) writes the pages into its own arena, having checked that every range lies inside a page and that the room is
 //! expected; then it acknowledges. So a post is done when the bytes are in place, and memory is quiet when a peer's sockets
 //! are closed and its threads joined.
 //!
