@@ -1,0 +1,317 @@
+//! Servers as processes, and a client that tells an answer from half an answer.
+
+use serde_json::{Value, json};
+use std::fmt::Debug;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Beyond this something hangs. Much more than the 2 s of silence or the 5 s of a handshake after which requests fail.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the random checkpoint lies; removed with the operating system's temporary files.
+static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut make = Command::new(env!("CARGO_BIN_EXE_sm120"));
+    make.current_dir(folder.path()).args(["make-checkpoint", "tiny", "--preset", "tiny", "--store", "fp32"]);
+    assert!(make.output().expect("the command starts").status.success());
+    folder
+});
+
+/// One deployment at a time: peers are lost after 2 s of silence, which many processes on few cores would not keep.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A free port, which the next to listen there has to itself for all practical purposes.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// A server that is killed with its test.
+pub struct Process {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    pub fn start(options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sm120"));
+        // What a server logs appears when its test fails; nobody has to read it while it runs.
+        command.current_dir(FOLDER.path()).args(options).env("SM120_LOG", "warn").stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the command starts");
+        let output = child.stdout.take().expect("a pipe");
+        let (found, address) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if let Some(Ok(address)) = line.strip_prefix("listening on http://").map(str::parse) {
+                    // Only the first is waited for.
+                    let _ = found.send(address);
+                }
+            }
+        });
+        let address = address.recv_timeout(PATIENCE);
+        if address.is_err() {
+            let _ = child.kill();
+        }
+        Self { child, address: address.unwrap_or_else(|_| panic!("{options:?}: it does not say where it listens")) }
+    }
+
+    /// A server of one process or a half; every text is computed anew, so that pools are full when nothing runs.
+    pub fn half(role: &str, options: &[&str]) -> Self {
+        let model = ["--model", "tiny", "--device", "host", "--context", "900", "--no-prefix-cache"];
+        Self::start(&[&[role], &model[..], options].concat())
+    }
+
+    pub fn signal(&self, name: &str) {
+        let kill = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.child.id())]).status();
+        assert!(kill.expect("a shell").success());
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child of ours");
+        self.child.wait().expect("a child of ours");
+    }
+
+    /// Sum of the samples of a metric whose labels contain `label`.
+    pub fn metric(&self, name: &str, label: &str) -> u64 {
+        let (status, text) = get(self.address, "/metrics").expect("metrics");
+        assert_eq!(status, 200, "{text}");
+        let named = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        let samples = text.lines().filter(named).filter(|line| line.contains(label));
+        let values: Vec<f64> = samples.filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
+        assert!(!values.is_empty(), "{name} with {label} is missing in\n{text}");
+        values.iter().sum::<f64>() as u64
+    }
+
+    pub fn open_rooms(&self) -> u64 {
+        self.metric("sm120_transfer_open_rooms", "")
+    }
+
+    /// Until nothing runs, no room is open or held, and every page of every pool is free.
+    pub fn await_idle(&self, what: &str) {
+        let busy = || {
+            let mut busy: Vec<String> = ["compressed", "window", "request"]
+                .iter()
+                .map(|pool| (pool, self.metric("sm120_pool_free_pages", pool), self.metric("sm120_pool_pages", pool)))
+                .filter(|(_, free, all)| free != all)
+                .map(|(pool, free, all)| format!("{pool}: {free} of {all} pages are free"))
+                .collect();
+            for name in ["sm120_transfer_open_rooms", "sm120_transfer_quarantined_rooms"] {
+                match self.metric(name, "") {
+                    0 => {}
+                    rooms => busy.push(format!("{name} {rooms}")),
+                }
+            }
+            if busy.is_empty() { Ok(()) } else { Err(busy) }
+        };
+        until(what, busy);
+    }
+
+    pub fn await_well(&self, what: &str) {
+        until(what, || match get(self.address, "/health") {
+            Ok((200, _)) => Ok(()),
+            other => Err(other),
+        });
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended already where the test ended it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A router in front of a decode server that asks a prefill server.
+pub struct Deployment {
+    pub prefill: Process,
+    pub decode: Process,
+    pub router: Process,
+    pub control: SocketAddr,
+}
+
+impl Deployment {
+    pub fn start() -> Self {
+        let control = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let prefill = Self::prefill(control);
+        let decode = Self::decode(control, 0);
+        let router = Process::start(&["router", "--port", "0", "--decode", &decode.address.to_string()]);
+        router.await_well("the router sees the decode server");
+        let deployment = Self { prefill, decode, router, control };
+        deployment.await_answers("the halves find each other");
+        deployment
+    }
+
+    pub fn prefill(control: SocketAddr) -> Process {
+        Process::half("prefill", &["--port", "0", "--verify-transfers", "--control", &control.to_string()])
+    }
+
+    pub fn decode(control: SocketAddr, port: u16) -> Process {
+        let port = port.to_string();
+        Process::half("decode", &["--port", &port, "--verify-transfers", "--prefill", &control.to_string()])
+    }
+
+    /// Asks, in a thread of its own.
+    pub fn ask(&self, request: &Text) -> Asked {
+        let (address, request) = (self.router.address, request.clone());
+        std::thread::spawn(move || ask(address, &request))
+    }
+
+    /// Until a text is answered again.
+    pub fn await_answers(&self, what: &str) {
+        until(what, || ask(self.router.address, &Text::new(77, 3, 2)).map(drop));
+    }
+
+    /// Nothing is left of what ran, and the next request is answered.
+    pub fn await_calm(&self) {
+        self.decode.await_idle("decode is idle");
+        self.prefill.await_idle("prefill is idle");
+        for process in [&self.router, &self.decode, &self.prefill] {
+            process.await_well("health is good");
+            assert_eq!(get(process.address, "/live").expect("it lives").0, 200);
+        }
+        self.await_answers("an answer afterwards");
+    }
+}
+
+pub type Asked = std::thread::JoinHandle<Result<Vec<u64>, String>>;
+
+/// A request of random tokens.
+#[derive(Debug, Clone)]
+pub struct Text {
+    pub prompt: Vec<u64>,
+    pub new_tokens: usize,
+    pub temperature: f64,
+    pub stream: bool,
+}
+
+impl Text {
+    pub fn new(seed: u64, length: usize, new_tokens: usize) -> Self {
+        let mut random = Random(seed);
+        let prompt = (0..length).map(|_| 3 + random.below(200)).collect();
+        Self { prompt, new_tokens, temperature: 0.0, stream: false }
+    }
+
+    pub fn streamed(self) -> Self {
+        Self { stream: true, ..self }
+    }
+
+    pub fn body(&self) -> Value {
+        json!({
+            "prompt": self.prompt, "max_tokens": self.new_tokens, "temperature": self.temperature, "seed": 11,
+            "ignore_eos": true, "return_token_ids": true, "stream": self.stream,
+        })
+    }
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// Repeats until it succeeds; what it said last when that takes too long.
+pub fn until<E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<(), E>) {
+    let start = Instant::now();
+    while let Err(why) = attempt() {
+        assert!(start.elapsed() < PATIENCE, "{what}: {why:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A connection to which a request has been written.
+pub fn open(address: SocketAddr, request: &Text) -> std::io::Result<TcpStream> {
+    let body = request.body().to_string();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: ";
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes())?;
+    Ok(stream)
+}
+
+pub fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())?;
+    read(stream)
+}
+
+/// Status and body, which must be as long as its headers or its chunks say.
+fn read(mut stream: impl Read) -> std::io::Result<(u16, String)> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    let cut = || std::io::Error::other("the answer breaks off");
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or_else(cut)?;
+    let head = String::from_utf8_lossy(&bytes[..end]).to_lowercase();
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(cut)?;
+    let mut rest = &bytes[end + 4..];
+    let mut body = Vec::new();
+    if head.contains("transfer-encoding: chunked") {
+        loop {
+            let line = rest.windows(2).position(|two| two == b"\r\n").ok_or_else(cut)?;
+            let size = std::str::from_utf8(&rest[..line]).ok().and_then(|hex| usize::from_str_radix(hex, 16).ok());
+            let (from, size) = (line + 2, size.ok_or_else(cut)?);
+            body.extend_from_slice(rest.get(from..from + size).ok_or_else(cut)?);
+            rest = rest.get(from + size + 2..).ok_or_else(cut)?;
+            if size == 0 {
+                break;
+            }
+        }
+    } else {
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        body.extend_from_slice(rest.get(..length.ok_or_else(cut)?).ok_or_else(cut)?);
+    }
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// Tokens of an answer, or the reason that its client is given.
+///
+/// # Panics
+/// Nothing comes for [`PATIENCE`]; an answer of 200 that is too short or has no end; a failure without a reason.
+pub fn ask(address: SocketAddr, request: &Text) -> Result<Vec<u64>, String> {
+    // A port at which nobody listens is a reason too.
+    let stream = open(address, request).map_err(|error| error.to_string())?;
+    let (status, text) = read(stream).unwrap_or_else(|error| panic!("no whole answer: {error}"));
+    let reason = |value: &Value| {
+        let message = value["error"]["message"].as_str()?;
+        assert!(!message.is_empty(), "a failure without a reason: {text}");
+        Some(message.to_owned())
+    };
+    let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    if status != 200 {
+        let message = reason(&parse(&text)).unwrap_or_else(|| panic!("{status} without a reason: {text}"));
+        return Err(format!("{status}: {message}"));
+    }
+    let events: Vec<Value> = match request.stream {
+        true => text.lines().filter_map(|l| l.strip_prefix("data: ")).filter(|l| *l != "[DONE]").map(parse).collect(),
+        false => vec![parse(&text)],
+    };
+    if let Some(message) = events.iter().find_map(reason) {
+        return Err(message);
+    }
+    let ids = events.iter().filter_map(|event| event["choices"][0]["token_ids"].as_array()).flatten();
+    let tokens: Vec<u64> = ids.map(|id| id.as_u64().expect("a token")).collect();
+    assert_eq!(tokens.len(), request.new_tokens, "200 with a short answer and no reason: {text}");
+    assert!(!request.stream || text.contains("data: [DONE]"), "a stream without an end: {text}");
+    Ok(tokens)
+}
+
+/// Texts and what a server of one process makes of them.
+pub fn expected(texts: &[Text]) -> Vec<Vec<u64>> {
+    let server = Process::half("serve", &["--port", "0"]);
+    texts.iter().map(|text| ask(server.address, text).expect("a server of one process answers")).collect()
+}
