@@ -2,6 +2,7 @@
 
 use crate::deployment::{PdArgs, RouterArgs};
 use crate::e2e::E2eArgs;
+use crate::experiment::ExperimentArgs;
 use crate::generate::GenerateArgs;
 use crate::halves::{DecodeArgs, PrefillArgs};
 use crate::host_ops::BenchHostArgs;
@@ -52,6 +53,8 @@ pub enum Command {
     Router(RouterArgs),
     /// A whole deployment on this machine: router, prefill and decode servers, each a process.
     Pd(PdArgs),
+    /// Ask a deployment on this machine one question, and answer with one figure.
+    Experiment(ExperimentArgs),
     /// Remove every wait, barrier, fence and arrive from the kernels' PTX in turn; each removal must be noticed.
     Mutants(MutantsArgs),
     /// Bytes of the cache term by term, and the tokens and sequences that fit into a card.

@@ -2,7 +2,7 @@
 
 mod compare;
 mod graphs;
-mod http;
+pub(crate) mod http;
 
 pub use compare::compare;
 pub use graphs::GraphFigures;

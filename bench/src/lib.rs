@@ -6,6 +6,7 @@ pub mod cli;
 pub mod deployment;
 pub mod devices;
 pub mod e2e;
+pub mod experiment;
 pub mod generate;
 pub mod halves;
 pub mod host_ops;

@@ -2,6 +2,7 @@
 
 use bench::cli::{Cli, Command, DevicesArgs, InspectArgs, MakeCheckpointArgs, MutantsArgs, ParityArgs, PlanArgs};
 use bench::e2e::{self, E2eArgs, E2eReport};
+use bench::experiment::ExperimentArgs;
 use bench::generate::{self, GenerateArgs};
 use bench::host_ops::{self, BenchHostArgs};
 use bench::report::{self, Report};
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Some(Command::Serve(_) | Command::Prefill(_) | Command::Decode(_) | Command::Router(_) | Command::Pd(_)) => {
             unreachable!("servers run above")
         }
+        Some(Command::Experiment(args)) => experiment(&args),
         Some(Command::Mutants(args)) => mutation_score(&args),
         Some(Command::Plan(args)) => memory_plan(&args),
         Some(Command::Inspect(args)) => inspect(&args),
@@ -132,6 +134,14 @@ fn end_to_end(args: &E2eArgs) -> Result<bool, Failure> {
     write_json(args.json.as_deref(), &report)?;
     outln!("report: {}", readme.display());
     Ok(report.passes())
+}
+
+/// Runs an experiment; its figure is the last line.
+fn experiment(args: &ExperimentArgs) -> Result<bool, Failure> {
+    let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+    let answer = bench::experiment::run(args, &format!("sm120 {command}"))?;
+    outln!("{}\n{}", answer.table(), answer.figure);
+    Ok(answer.passes())
 }
 
 fn bench_host(args: &BenchHostArgs) -> Result<bool, Failure> {

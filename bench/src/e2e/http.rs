@@ -92,13 +92,13 @@ fn run(args: &E2eArgs, address: &str, prompts: &[Vec<TokenId>], concurrency: u32
 }
 
 /// An HTTP/1.1 connection that asks for streams, one after another.
-struct Connection {
+pub(crate) struct Connection {
     address: String,
     reader: BufReader<TcpStream>,
 }
 
 impl Connection {
-    fn open(address: &str) -> Result<Self, Error> {
+    pub(crate) fn open(address: &str) -> Result<Self, Error> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         Ok(Self { address: address.to_owned(), reader: BufReader::new(stream) })
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     /// Asks, and hands every event over as it comes.
-    fn ask(&mut self, body: &Value, mut event: impl FnMut(&Value)) -> Result<(), Error> {
+    pub(crate) fn ask(&mut self, body: &Value, mut event: impl FnMut(&Value)) -> Result<(), Error> {
         let body = body.to_string();
         let head = format!(
             "POST /v1/completions HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n",

@@ -1,0 +1,159 @@
+//! `sm120 experiment`: a deployment on this machine, one question to it, one figure as the answer.
+
+mod abort_cascade;
+mod corruption;
+mod servers;
+
+pub use abort_cascade::AbortCascadeArgs;
+pub use corruption::CorruptionArgs;
+
+use crate::report::{machine_facts, table};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Options of `experiment`.
+#[derive(Debug, Args)]
+pub struct ExperimentArgs {
+    /// Which.
+    #[command(subcommand)]
+    pub question: Question,
+}
+
+/// The experiments.
+#[derive(Debug, Subcommand)]
+pub enum Question {
+    /// A client with many streams is killed, twice: does the deployment answer as before, and does every page come back?
+    AbortCascade(AbortCascadeArgs),
+    /// Concurrent sessions of several turns with common beginnings: in how many do tokens differ from those of one process?
+    Corruption(CorruptionArgs),
+}
+
+/// Model of a deployment, and where its report goes.
+#[derive(Debug, Clone, Args)]
+pub struct DeploymentArgs {
+    /// Sizes of the random model.
+    #[arg(long, default_value = "tiny", value_name = "NAME")]
+    pub preset: String,
+    /// Ranks of each server.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub tp: u32,
+    /// Sum every page before it is sent and before it is used.
+    #[arg(long)]
+    pub verify_transfers: bool,
+    /// Folder of the report.
+    #[arg(long, default_value = "results/local/experiment", value_name = "DIR")]
+    pub report: PathBuf,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum ExperimentError {
+    /// A process, a socket, a file.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// A server that does not start, or an answer that makes no sense.
+    #[error("{0}")]
+    Server(String),
+}
+
+impl ExperimentError {
+    fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub what: String,
+    /// What was seen.
+    pub seen: String,
+    /// Whether that is as it should be; none for what is only told.
+    pub good: Option<bool>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// Everything that was looked at.
+    pub findings: Vec<Finding>,
+    /// The figure, in words.
+    pub figure: String,
+}
+
+impl Answer {
+    fn judge(&mut self, what: &str, seen: impl ToString, good: bool) {
+        self.findings.push(Finding { what: what.to_owned(), seen: seen.to_string(), good: Some(good) });
+    }
+
+    fn tell(&mut self, what: &str, seen: impl ToString) {
+        self.findings.push(Finding { what: what.to_owned(), seen: seen.to_string(), good: None });
+    }
+
+    /// Whether everything that was judged is as it should be, and something was.
+    pub fn passes(&self) -> bool {
+        let mut judged = self.findings.iter().filter_map(|finding| finding.good).peekable();
+        judged.peek().is_some() && judged.all(|good| good)
+    }
+
+    /// The findings as a table.
+    pub fn table(&self) -> String {
+        let verdict = |good| match good {
+            Some(true) => "ok",
+            Some(false) => "FALLS SHORT",
+            None => "",
+        };
+        table(
+            ["", "seen", "verdict"],
+            self.findings.iter().map(|f| [f.what.clone(), f.seen.clone(), verdict(f.good).into()]),
+        )
+    }
+
+    /// Writes README.md and report.json.
+    fn write(&self, folder: &Path, command: &str) -> std::io::Result<()> {
+        std::fs::create_dir_all(folder)?;
+        let facts: String = machine_facts().iter().map(|(fact, value)| format!("* {fact}: {value}\n")).collect();
+        let text = format!("# Experiment\n\n```\n{command}\n```\n\n**{}**\n\n{}\n{facts}", self.figure, self.table());
+        std::fs::write(folder.join("README.md"), text)?;
+        std::fs::write(folder.join("report.json"), serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+/// Runs an experiment, and writes its report.
+///
+/// # Errors
+/// A server that does not start, a report that cannot be written.
+pub fn run(args: &ExperimentArgs, command: &str) -> Result<Answer, ExperimentError> {
+    let (answer, folder) = match &args.question {
+        Question::AbortCascade(args) => (abort_cascade::run(args)?, &args.deployment.report),
+        Question::Corruption(args) => (corruption::run(args)?, &args.deployment.report),
+    };
+    answer.write(folder, command).map_err(ExperimentError::io(format!("the report in {}", folder.display())))?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_shortfall_is_enough_and_no_judgement_is_none() {
+        let mut answer = Answer::default();
+        answer.tell("throughput", 3);
+        assert!(!answer.passes(), "nothing was judged");
+        answer.judge("pages", "all", true);
+        assert!(answer.passes());
+        answer.judge("health", "503", false);
+        assert!(!answer.passes());
+        assert!(answer.table().contains("FALLS SHORT"), "{}", answer.table());
+    }
+}
