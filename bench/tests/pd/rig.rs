@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Beyond this something hangs. Much more than the 2 s of silence or the 5 s of a handshake after which requests fail.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where the random checkpoint lies; removed with the operating system's temporary files.
 static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
@@ -22,25 +22,25 @@ static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
 });
 
 /// One deployment at a time: peers are lost after 2 s of silence, which many processes on few cores would not keep.
-pub fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A free port, which the next to listen there has to itself for all practical purposes.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     listener.local_addr().expect("an address").port()
 }
 
 /// A server that is killed with its test.
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
 }
 
 impl Process {
-    pub fn start(options: &[&str]) -> Self {
+    pub(crate) fn start(options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sm120"));
         // What a server logs appears when its test fails; nobody has to read it while it runs.
         command.current_dir(FOLDER.path()).args(options).env("SM120_LOG", "warn").stdout(Stdio::piped());
@@ -63,23 +63,23 @@ impl Process {
     }
 
     /// A server of one process or a half; every text is computed anew, so that pools are full when nothing runs.
-    pub fn half(role: &str, options: &[&str]) -> Self {
+    pub(crate) fn half(role: &str, options: &[&str]) -> Self {
         let model = ["--model", "tiny", "--device", "host", "--context", "900", "--no-prefix-cache"];
         Self::start(&[&[role], &model[..], options].concat())
     }
 
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let kill = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.child.id())]).status();
         assert!(kill.expect("a shell").success());
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a child of ours");
         self.child.wait().expect("a child of ours");
     }
 
     /// Sum of the samples of a metric whose labels contain `label`.
-    pub fn metric(&self, name: &str, label: &str) -> u64 {
+    pub(crate) fn metric(&self, name: &str, label: &str) -> u64 {
         let (status, text) = get(self.address, "/metrics").expect("metrics");
         assert_eq!(status, 200, "{text}");
         let named = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
@@ -89,12 +89,12 @@ impl Process {
         values.iter().sum::<f64>() as u64
     }
 
-    pub fn open_rooms(&self) -> u64 {
+    pub(crate) fn open_rooms(&self) -> u64 {
         self.metric("sm120_transfer_open_rooms", "")
     }
 
     /// Until nothing runs, no room is open or held, and every page of every pool is free.
-    pub fn await_idle(&self, what: &str) {
+    pub(crate) fn await_idle(&self, what: &str) {
         let busy = || {
             let mut busy: Vec<String> = ["compressed", "window", "request"]
                 .iter()
@@ -113,7 +113,7 @@ impl Process {
         until(what, busy);
     }
 
-    pub fn await_well(&self, what: &str) {
+    pub(crate) fn await_well(&self, what: &str) {
         until(what, || match get(self.address, "/health") {
             Ok((200, _)) => Ok(()),
             other => Err(other),
@@ -130,15 +130,15 @@ impl Drop for Process {
 }
 
 /// A router in front of a decode server that asks a prefill server.
-pub struct Deployment {
-    pub prefill: Process,
-    pub decode: Process,
-    pub router: Process,
-    pub control: SocketAddr,
+pub(crate) struct Deployment {
+    pub(crate) prefill: Process,
+    pub(crate) decode: Process,
+    pub(crate) router: Process,
+    pub(crate) control: SocketAddr,
 }
 
 impl Deployment {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let control = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let prefill = Self::prefill(control);
         let decode = Self::decode(control, 0);
@@ -149,28 +149,28 @@ impl Deployment {
         deployment
     }
 
-    pub fn prefill(control: SocketAddr) -> Process {
+    pub(crate) fn prefill(control: SocketAddr) -> Process {
         Process::half("prefill", &["--port", "0", "--verify-transfers", "--control", &control.to_string()])
     }
 
-    pub fn decode(control: SocketAddr, port: u16) -> Process {
+    pub(crate) fn decode(control: SocketAddr, port: u16) -> Process {
         let port = port.to_string();
         Process::half("decode", &["--port", &port, "--verify-transfers", "--prefill", &control.to_string()])
     }
 
     /// Asks, in a thread of its own.
-    pub fn ask(&self, request: &Text) -> Asked {
+    pub(crate) fn ask(&self, request: &Text) -> Asked {
         let (address, request) = (self.router.address, request.clone());
         std::thread::spawn(move || ask(address, &request))
     }
 
     /// Until a text is answered again.
-    pub fn await_answers(&self, what: &str) {
+    pub(crate) fn await_answers(&self, what: &str) {
         until(what, || ask(self.router.address, &Text::new(77, 3, 2)).map(drop));
     }
 
     /// Nothing is left of what ran, and the next request is answered.
-    pub fn await_calm(&self) {
+    pub(crate) fn await_calm(&self) {
         self.decode.await_idle("decode is idle");
         self.prefill.await_idle("prefill is idle");
         for process in [&self.router, &self.decode, &self.prefill] {
@@ -181,29 +181,29 @@ impl Deployment {
     }
 }
 
-pub type Asked = std::thread::JoinHandle<Result<Vec<u64>, String>>;
+pub(crate) type Asked = std::thread::JoinHandle<Result<Vec<u64>, String>>;
 
 /// A request of random tokens.
 #[derive(Debug, Clone)]
-pub struct Text {
-    pub prompt: Vec<u64>,
-    pub new_tokens: usize,
-    pub temperature: f64,
-    pub stream: bool,
+pub(crate) struct Text {
+    pub(crate) prompt: Vec<u64>,
+    pub(crate) new_tokens: usize,
+    pub(crate) temperature: f64,
+    pub(crate) stream: bool,
 }
 
 impl Text {
-    pub fn new(seed: u64, length: usize, new_tokens: usize) -> Self {
+    pub(crate) fn new(seed: u64, length: usize, new_tokens: usize) -> Self {
         let mut random = Random(seed);
         let prompt = (0..length).map(|_| 3 + random.below(200)).collect();
         Self { prompt, new_tokens, temperature: 0.0, stream: false }
     }
 
-    pub fn streamed(self) -> Self {
+    pub(crate) fn streamed(self) -> Self {
         Self { stream: true, ..self }
     }
 
-    pub fn body(&self) -> Value {
+    pub(crate) fn body(&self) -> Value {
         json!({
             "prompt": self.prompt, "max_tokens": self.new_tokens, "temperature": self.temperature, "seed": 11,
             "ignore_eos": true, "return_token_ids": true, "stream": self.stream,
@@ -212,10 +212,10 @@ impl Text {
 }
 
 /// SplitMix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -225,7 +225,7 @@ impl Random {
 }
 
 /// Repeats until it succeeds; what it said last when that takes too long.
-pub fn until<E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<(), E>) {
+pub(crate) fn until<E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<(), E>) {
     let start = Instant::now();
     while let Err(why) = attempt() {
         assert!(start.elapsed() < PATIENCE, "{what}: {why:?}");
@@ -234,7 +234,7 @@ pub fn until<E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<(), E>) {
 }
 
 /// A connection to which a request has been written.
-pub fn open(address: SocketAddr, request: &Text) -> std::io::Result<TcpStream> {
+pub(crate) fn open(address: SocketAddr, request: &Text) -> std::io::Result<TcpStream> {
     let body = request.body().to_string();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: ";
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
@@ -243,7 +243,7 @@ pub fn open(address: SocketAddr, request: &Text) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-pub fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
+pub(crate) fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())?;
@@ -282,7 +282,7 @@ fn read(mut stream: impl Read) -> std::io::Result<(u16, String)> {
 ///
 /// # Panics
 /// Nothing comes for [`PATIENCE`]; an answer of 200 that is too short or has no end; a failure without a reason.
-pub fn ask(address: SocketAddr, request: &Text) -> Result<Vec<u64>, String> {
+pub(crate) fn ask(address: SocketAddr, request: &Text) -> Result<Vec<u64>, String> {
     // A port at which nobody listens is a reason too.
     let stream = open(address, request).map_err(|error| error.to_string())?;
     let (status, text) = read(stream).unwrap_or_else(|error| panic!("no whole answer: {error}"));
@@ -311,7 +311,7 @@ pub fn ask(address: SocketAddr, request: &Text) -> Result<Vec<u64>, String> {
 }
 
 /// Texts and what a server of one process makes of them.
-pub fn expected(texts: &[Text]) -> Vec<Vec<u64>> {
+pub(crate) fn expected(texts: &[Text]) -> Vec<Vec<u64>> {
     let server = Process::half("serve", &["--port", "0"]);
     texts.iter().map(|text| ask(server.address, text).expect("a server of one process answers")).collect()
 }
