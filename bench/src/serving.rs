@@ -1,16 +1,18 @@
 //! An engine out of command-line choices: checkpoint, device, formats, pools.
 
+mod options;
+mod ranks;
+
+pub use options::{Activations, IndexK, Kv, ModelArgs, ScheduleKind, Switch};
+
 use crate::cli::DeviceKind;
-use clap::{Args, ValueEnum};
 use engine::checkpoint::make::{Make, Store};
 use engine::checkpoint::{Checkpoint, CheckpointError};
-use engine::collective::{CardRank, Collective};
 use engine::config::ModelConfig;
 use engine::engine::{Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
 use engine::handover::RankRooms;
-use engine::model::cache::Caches;
-use engine::model::{GraphCounters, Limits, LoadError, Model, Numerics, Parts, RankShape, WeightStorage, load};
+use engine::model::{GraphCounters, Limits, LoadError, Numerics, RankShape, WeightStorage};
 use engine::pools::PoolSizes;
 use engine::runner::{RunError, Runner};
 use engine::scheduler::{Scheduler, SchedulerConfig, SchedulerError};
@@ -19,135 +21,15 @@ use kernel_bindings::cuda::Cuda;
 use kernel_bindings::device::DeviceError;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::host::HostOps;
-use kernel_bindings::nccl::{NcclId, NcclRank};
 use kernel_bindings::ops::KernelOps;
-use reference::ops::{Dtype, IndexKFormat, KvFormat, Ops, OpsError, ScaleRule};
+use ranks::Plan;
+use reference::ops::{Dtype, OpsError, ScaleRule};
 use serde::Serialize;
 use std::fs::{File, TryLockError};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use thiserror::Error;
-
-/// Type of activations on the command line.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-pub enum Activations {
-    F32,
-    Bf16,
-}
-
-/// Format of KV rows on the command line.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kv {
-    F32,
-    Bf16,
-    #[value(name = "v4_fp8")]
-    V4Fp8,
-}
-
-/// Format of index keys on the command line.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IndexK {
-    F32,
-    Bf16,
-    Fp8,
-    /// fp8 with power-of-two scales and no Hadamard transform
-    Fp8pow2,
-    Fp4,
-}
-
-impl Kv {
-    /// The format, in the width of the model's rows.
-    pub fn format(self, config: &ModelConfig) -> KvFormat {
-        match self {
-            Kv::F32 => KvFormat::F32 { d: config.head_dim },
-            Kv::Bf16 => KvFormat::Bf16,
-            Kv::V4Fp8 => KvFormat::V4Fp8,
-        }
-    }
-}
-
-impl IndexK {
-    /// The format, in the width of the model's rows.
-    pub fn format(self, config: &ModelConfig) -> IndexKFormat {
-        match self {
-            IndexK::F32 => IndexKFormat::F32 { d: config.index_head_dim },
-            IndexK::Bf16 => IndexKFormat::Bf16,
-            IndexK::Fp8 | IndexK::Fp8pow2 => IndexKFormat::Fp8,
-            IndexK::Fp4 => IndexKFormat::Fp4,
-        }
-    }
-}
-
-/// When the host decides about the next step.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScheduleKind {
-    Lockstep,
-    Overlap,
-}
-
-/// Something that is used or not.
-#[allow(missing_docs)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Switch {
-    On,
-    Off,
-}
-
-/// A model and how it is run.
-#[derive(Debug, Clone, Args)]
-pub struct ModelArgs {
-    /// Checkpoint folder (config.json, safetensors); default: a random one of --preset.
-    #[arg(long, value_name = "DIR", conflicts_with = "preset")]
-    pub model: Option<PathBuf>,
-    /// Sizes of the random checkpoint: tiny, mini, peers, flash-N-layers.
-    #[arg(long, default_value = "mini", value_name = "NAME")]
-    pub preset: String,
-    /// Seed of the random checkpoint.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub model_seed: u64,
-    /// Where the model runs; default: a card if there is one, else the host.
-    #[arg(long, value_enum, env = "SM120_DEVICE")]
-    pub device: Option<DeviceKind>,
-    /// Ranks that share heads and experts.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub tp: u32,
-    /// Activations between operations; default: f32 on the host, bf16 elsewhere.
-    #[arg(long, value_enum)]
-    pub activations: Option<Activations>,
-    /// KV rows; default: v4_fp8 where a head has 512 channels, else f32.
-    #[arg(long, value_enum)]
-    pub kv: Option<Kv>,
-    /// Index keys; default: fp8 where they have 128 channels, else f32.
-    #[arg(long, value_enum)]
-    pub index_k: Option<IndexK>,
-    /// Decide about a step while the one before runs, or after it.
-    #[arg(long, value_enum, default_value_t = ScheduleKind::Overlap)]
-    pub schedule: ScheduleKind,
-    /// Draft one token per step with the checkpoint's MTP layer; the text stays the same.
-    #[arg(long)]
-    pub mtp: bool,
-    /// Tokens of a step at most.
-    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub max_batch_tokens: u32,
-    /// Requests that run at once at most.
-    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
-    pub max_running: u32,
-    /// Do not keep pages of finished beginnings.
-    #[arg(long)]
-    pub no_prefix_cache: bool,
-    /// Record decode steps as graphs and replay them, where the device can and the ranks add up on it.
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    pub graphs: Switch,
-}
 
 /// Why there is no engine.
 #[derive(Debug, Error)]
@@ -456,91 +338,6 @@ impl ModelArgs {
         };
         let graphs = first.get().cloned().unwrap_or_default();
         Ok(Assembly { scheduler, runner, schedule, config, setup, geometry: cache, graphs })
-    }
-}
-
-/// What every rank is built from.
-#[derive(Clone)]
-struct Plan {
-    checkpoint: Arc<Checkpoint>,
-    numerics: Numerics,
-    geometry: CacheGeometry,
-    sizes: PoolSizes,
-    limits: Limits,
-    tp: u32,
-    mtp: bool,
-    graphs: bool,
-    /// Those of the first rank.
-    counters: Arc<OnceLock<Arc<GraphCounters>>>,
-}
-
-impl Plan {
-    /// Starts the ranks; `open` gives each its operations and the other ranks, for which threads of this process are offered.
-    fn start<O: Ops + 'static>(
-        &self,
-        bar: &ProgressBar,
-        rooms: Vec<RankRooms>,
-        open: impl Fn(u32, Box<dyn Collective<O>>) -> Result<(O, Box<dyn Collective<O>>), OpsError> + Send + Sync + 'static,
-    ) -> Result<Runner, RunError> {
-        let (plan, bar) = (self.clone(), bar.clone());
-        Runner::start_with_rooms(self.tp, self.geometry.shape, rooms, move |rank, threads| {
-            let failed = |source: OpsError| RunError::Load(source.into());
-            let (ops, collective) = open(rank, threads).map_err(failed)?;
-            plan.model(ops, rank, collective, &bar)
-        })
-    }
-
-    /// One card per rank; sums by NCCL where it is installed, through the host otherwise, which is said.
-    fn start_cards(&self, bar: &ProgressBar, rooms: Vec<RankRooms>) -> Result<Runner, ServingError> {
-        // Absence is said before threads start.
-        for rank in 0..self.tp {
-            Cuda::open(rank as usize)?;
-        }
-        let group = match self.tp {
-            1 => None,
-            _ => NcclId::new().map_err(|error| eprintln!("sums over the ranks go through the host: {error}")).ok(),
-        };
-        let ranks = self.tp;
-        let failed = |error: DeviceError| OpsError::Device { device: "cuda".into(), message: error.to_string() };
-        let runner = self.start(bar, rooms, move |rank, threads| {
-            let card = Cuda::open(rank as usize).map_err(failed)?;
-            let collective = match group {
-                None => threads,
-                Some(id) => Box::new(CardRank(NcclRank::join(&card, id, rank, ranks).map_err(failed)?)),
-            };
-            Ok((KernelOps::new(card), collective))
-        });
-        Ok(runner?)
-    }
-
-    fn model<O: Ops>(
-        &self,
-        ops: O,
-        rank: u32,
-        collective: Box<dyn Collective<O>>,
-        bar: &ProgressBar,
-    ) -> Result<Model<O>, RunError> {
-        let failed = |source: OpsError| RunError::Load(source.into());
-        let config = self.checkpoint.config().clone();
-        let ranks = RankShape::new(&config, rank, self.tp)?;
-        let done = |tensors: u64| {
-            if rank == 0 {
-                bar.inc(tensors);
-            }
-        };
-        // Memory that is too small is known before a weight is read.
-        let caches = Caches::new(&ops, &self.geometry, self.sizes).map_err(failed)?;
-        let weights = load(&ops, &self.checkpoint, &self.numerics, &ranks, &self.limits, self.mtp, &done)?;
-        let (numerics, limits) = (self.numerics, self.limits);
-        let parts = Parts { config, numerics, shape: ranks, limits, weights, caches, collective };
-        let mut model = Model::new(ops, parts).map_err(failed)?;
-        if !self.graphs {
-            model.without_graphs();
-        }
-        if rank == 0 {
-            self.counters.get_or_init(|| model.graph_counters());
-        }
-        Ok(model)
     }
 }
 

@@ -1,0 +1,77 @@
+//! What the loop shows of itself to other threads.
+
+use super::Turns;
+use crate::pools::{Pool, PoolKind};
+use crate::progress::Part;
+use crate::scheduler::{Scheduler, SchedulerStats};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Pages of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct PoolUse {
+    /// All of them.
+    pub pages: u32,
+    /// Those that nobody holds; pages of the prefix cache are held.
+    pub free: u32,
+}
+
+impl PoolUse {
+    fn of<K: PoolKind>(pool: &Pool<K>) -> Self {
+        Self { pages: pool.num_pages(), free: pool.num_free() }
+    }
+}
+
+/// What the loop last said about itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Snapshot {
+    /// Counts since the start.
+    pub stats: SchedulerStats,
+    /// Requests without pages.
+    pub waiting: usize,
+    /// Requests that take part in steps.
+    pub running: usize,
+    /// Pages of compressed rows.
+    pub compressed: PoolUse,
+    /// Pages of window rows.
+    pub window: PoolUse,
+    /// Rings of running requests.
+    pub requests: PoolUse,
+}
+
+impl Snapshot {
+    pub(super) fn of(scheduler: &Scheduler) -> Self {
+        let pools = scheduler.pools();
+        Self {
+            stats: scheduler.stats(),
+            waiting: scheduler.num_waiting(),
+            running: scheduler.num_running(),
+            compressed: PoolUse::of(&pools.compressed),
+            window: PoolUse::of(&pools.window),
+            requests: PoolUse::of(&pools.requests),
+        }
+    }
+}
+
+/// What the loop shows to other threads; looking never waits for a step.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) snapshot: Mutex<Snapshot>,
+    /// Commands that the loop has not taken yet.
+    pub(super) commands: Arc<Part>,
+    /// Requests that have not ended; a unit of work is a finished step.
+    pub(super) engine: Arc<Part>,
+    pub(super) ranks: Vec<Arc<Part>>,
+    pub(super) failure: OnceLock<String>,
+}
+
+impl Shown {
+    pub(super) fn snapshot(&self) -> MutexGuard<'_, Snapshot> {
+        // Plain counts are whole whoever panicked.
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn show(&self, engine: &dyn Turns) {
+        *self.snapshot() = Snapshot::of(engine.scheduler());
+        self.engine.set_waiting(engine.scheduler().num_sequences() as u64);
+    }
+}
