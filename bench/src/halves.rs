@@ -83,7 +83,7 @@ pub fn prefill(args: &PrefillArgs, quiet: bool, say: impl FnMut(&str)) -> Result
     };
     let listen = move |rank| port(rank).map(|port| SocketAddr::new(control.ip(), port).to_string());
     let wires = Wires { side: Side::Prefill, listen: Box::new(listen), connect: Vec::new() };
-    serve::run_with(&args.half.serve, quiet, say, |serve| start(&args.half, serve, wires, quiet))
+    serve::run_with(&args.half.serve, say, |serve| start(&args.half, serve, wires, quiet))
 }
 
 /// Runs a decode server.
@@ -92,7 +92,7 @@ pub fn prefill(args: &PrefillArgs, quiet: bool, say: impl FnMut(&str)) -> Result
 /// What keeps it from starting.
 pub fn decode(args: &DecodeArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
     let wires = Wires { side: Side::Decode, listen: Box::new(|_| None), connect: args.prefill.clone() };
-    serve::run_with(&args.half.serve, quiet, say, |serve| start(&args.half, serve, wires, quiet))
+    serve::run_with(&args.half.serve, say, |serve| start(&args.half, serve, wires, quiet))
 }
 
 /// Who listens where and connects to whom.

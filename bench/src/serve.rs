@@ -156,7 +156,7 @@ pub fn stop_self() {
 /// # Errors
 /// What keeps it from starting.
 pub fn run(args: &ServeArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
-    run_with(args, quiet, say, |args| start(args, quiet))
+    run_with(args, say, |args| start(args, quiet))
 }
 
 /// [`run`] with another engine behind it.
@@ -165,11 +165,9 @@ pub fn run(args: &ServeArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitC
 /// What keeps it from starting.
 pub fn run_with(
     args: &ServeArgs,
-    quiet: bool,
     mut say: impl FnMut(&str),
     start: impl FnOnce(&ServeArgs) -> Result<Started, ServeError>,
 ) -> Result<ExitCode, ServeError> {
-    let _ = quiet;
     log_to_stderr(&args.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The port first: weights may take minutes.

@@ -22,14 +22,27 @@ use crate::engine::{EngineError, Schedule};
 use crate::handover::{Export, Import};
 use crate::ids::SequenceId;
 use crate::runner::{RunError, Runner};
-use crate::scheduler::Scheduler;
-use crate::sequence::Event;
+use crate::scheduler::{AddError, Scheduler};
+use crate::sequence::{Event, Request};
 use crate::step::StepPlan;
 use std::collections::VecDeque;
 use transfer::exchange::{Agreed, Command};
 
 /// One half of the work: what becomes of rooms, step by step.
-pub trait Side {
+pub trait Side: Send {
+    /// Queues a client's request.
+    ///
+    /// # Errors
+    /// It can never be run here; a side without clients of its own takes none.
+    fn add(&mut self, _: Request, _: &mut Scheduler) -> Result<SequenceId, AddError> {
+        Err(AddError::PrefillOnly)
+    }
+
+    /// Ends a client's request; `None` if it has ended already.
+    fn cancel(&mut self, _: SequenceId, _: &mut Scheduler, _: &mut Orders) -> Option<Event> {
+        None
+    }
+
     /// What is to be done with the next order.
     fn prepare(&mut self, scheduler: &mut Scheduler, orders: &mut Orders);
 
@@ -87,6 +100,19 @@ impl<S: Side> Coordinator<S> {
     /// The scheduler, to look at.
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
+    }
+
+    /// Queues a request of a client.
+    ///
+    /// # Errors
+    /// The request is malformed or could not be run even alone.
+    pub fn add(&mut self, request: Request) -> Result<SequenceId, AddError> {
+        self.side.add(request, &mut self.scheduler)
+    }
+
+    /// Ends a request; `None` if it has ended already.
+    pub fn cancel(&mut self, id: SequenceId) -> Option<Event> {
+        self.side.cancel(id, &mut self.scheduler, &mut self.orders)
     }
 
     /// The rooms, to look at.
@@ -156,20 +182,5 @@ impl<S: Side> Coordinator<S> {
             self.side.carried_out(&imports, &mut self.scheduler);
         }
         Err(error.into())
-    }
-}
-
-impl Coordinator<Decode> {
-    /// Queues a request whose prompt is computed elsewhere.
-    ///
-    /// # Errors
-    /// The request is malformed or could not be run even alone.
-    pub fn add(&mut self, request: crate::sequence::Request) -> Result<SequenceId, crate::scheduler::AddError> {
-        self.side.add(request, &mut self.scheduler)
-    }
-
-    /// Ends a request; `None` if it has ended already.
-    pub fn cancel(&mut self, id: SequenceId) -> Option<Event> {
-        self.side.cancel(id, &mut self.scheduler, &mut self.orders)
     }
 }

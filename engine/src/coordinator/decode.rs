@@ -9,10 +9,11 @@ use crate::step::StepPlan;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use transfer::exchange::{Agreed, Command, RoomSeen, UnitSet};
+use transfer::exchange::{Agreed, Command, RoomSeen};
 use transfer::ids::RoomKey;
 use transfer::layout::PagesByClass;
 use transfer::reason::{Code, Reason};
+use transfer::room::UnitSet;
 
 #[derive(Debug)]
 struct Room {
@@ -71,19 +72,6 @@ impl Decode {
     /// Rooms that are not forgotten yet.
     pub fn num_rooms(&self) -> usize {
         self.rooms.len()
-    }
-
-    pub(super) fn add(&mut self, request: Request, scheduler: &mut Scheduler) -> Result<SequenceId, AddError> {
-        let asked = PrefillRequest { prompt: request.prompt.clone(), sampling: request.sampling, held: 0 };
-        let id = scheduler.add_remote(request)?;
-        self.requests.insert(id, asked);
-        Ok(id)
-    }
-
-    pub(super) fn cancel(&mut self, id: SequenceId, scheduler: &mut Scheduler, orders: &mut Orders) -> Option<Event> {
-        let event = scheduler.cancel(id)?;
-        self.drop_room(id, Reason::new(Code::Aborted, "the request was cancelled"), orders);
-        Some(event)
     }
 
     /// The request needs its room no longer.
@@ -174,6 +162,19 @@ impl Decode {
 }
 
 impl Side for Decode {
+    fn add(&mut self, request: Request, scheduler: &mut Scheduler) -> Result<SequenceId, AddError> {
+        let asked = PrefillRequest { prompt: request.prompt.clone(), sampling: request.sampling, held: 0 };
+        let id = scheduler.add_remote(request)?;
+        self.requests.insert(id, asked);
+        Ok(id)
+    }
+
+    fn cancel(&mut self, id: SequenceId, scheduler: &mut Scheduler, orders: &mut Orders) -> Option<Event> {
+        let event = scheduler.cancel(id)?;
+        self.drop_room(id, Reason::new(Code::Aborted, "the request was cancelled"), orders);
+        Some(event)
+    }
+
     fn prepare(&mut self, scheduler: &mut Scheduler, orders: &mut Orders) {
         while let Some(id) = scheduler.take_preempted() {
             self.drop_room(id, Reason::new(Code::Aborted, "preempted: the prompt is computed here"), orders);

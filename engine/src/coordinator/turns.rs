@@ -1,6 +1,6 @@
 //! A coordinator as something that a thread turns.
 
-use super::{Coordinator, Decode, Prefill, Side};
+use super::{Coordinator, Side};
 use crate::engine::{EngineError, Turns};
 use crate::ids::SequenceId;
 use crate::progress::Part;
@@ -20,15 +20,9 @@ impl<S: Side> RoomLoop<S> {
     pub fn new(coordinator: Coordinator<S>) -> Self {
         Self { coordinator, progress: 0 }
     }
-
-    fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let turned = self.coordinator.turn(events);
-        self.progress += u64::from(self.coordinator.news);
-        turned
-    }
 }
 
-impl Turns for RoomLoop<Decode> {
+impl<S: Side> Turns for RoomLoop<S> {
     fn add(&mut self, request: Request) -> Result<SequenceId, AddError> {
         self.coordinator.add(request)
     }
@@ -46,41 +40,9 @@ impl Turns for RoomLoop<Decode> {
     }
 
     fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        RoomLoop::turn(self, events)
-    }
-
-    fn scheduler(&self) -> &Scheduler {
-        self.coordinator.scheduler()
-    }
-
-    fn rank_parts(&self) -> &[Arc<Part>] {
-        self.coordinator.runner.parts()
-    }
-
-    fn progress(&self) -> u64 {
-        self.progress
-    }
-}
-
-impl Turns for RoomLoop<Prefill> {
-    fn add(&mut self, _: Request) -> Result<SequenceId, AddError> {
-        Err(AddError::PrefillOnly)
-    }
-
-    fn cancel(&mut self, _: SequenceId) -> Option<Event> {
-        None
-    }
-
-    fn has_work(&self) -> bool {
-        self.coordinator.has_work()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.coordinator.is_idle()
-    }
-
-    fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        RoomLoop::turn(self, events)
+        let turned = self.coordinator.turn(events);
+        self.progress += u64::from(self.coordinator.news);
+        turned
     }
 
     fn scheduler(&self) -> &Scheduler {

@@ -21,7 +21,7 @@ pub use port::DriverPort;
 use crate::arena::Arena;
 use crate::checksum::{Miss, Rooms};
 use crate::endpoint::{Config, Errors, RoomView};
-use crate::hello::{Refusal, Side};
+use crate::hello::Refusal;
 use crate::ids::{PeerId, RoomKey};
 use crate::reason::Reason;
 use crate::room::{Outcome, UnitSet};
@@ -116,8 +116,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Rooms that are neither over nor waiting for their end, and the age of the one that stands still longest is the driver's to
-    /// tell: this counts those that wait for a peer.
+    /// Rooms without an outcome.
     pub fn open_rooms(&self) -> usize {
         self.rooms.values().filter(|room| !matches!(room.outcome, Outcome::Finished | Outcome::Failed(_))).count()
     }
@@ -260,9 +259,4 @@ struct Checked {
     units: UnitSet,
     report: crate::checksum::Report,
     counted: bool,
-}
-
-/// Sides of a room that a view is made for.
-fn is_prefill(side: Side) -> bool {
-    side == Side::Prefill
 }

@@ -11,79 +11,14 @@ mod tests;
 
 pub use port::{PortError, RoomPort};
 
-use crate::ids::{RoomKey, Unit};
+use crate::ids::RoomKey;
 use crate::layout::PagesByClass;
 use crate::reason::{Code, Reason};
+use crate::room::UnitSet;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
-
-/// A set of units.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UnitSet(Vec<u64>);
-
-impl UnitSet {
-    /// Units `0..num_units`.
-    pub fn all(num_units: u32) -> Self {
-        (0..num_units).map(Unit).collect()
-    }
-
-    /// Adds a unit; true if it is new.
-    pub fn insert(&mut self, unit: Unit) -> bool {
-        let (word, bit) = (unit.0 as usize / 64, 1 << (unit.0 % 64));
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
-        }
-        let new = self.0[word] & bit == 0;
-        self.0[word] |= bit;
-        new
-    }
-
-    /// Whether a unit is in it.
-    pub fn contains(&self, unit: Unit) -> bool {
-        self.0.get(unit.0 as usize / 64).is_some_and(|word| word >> (unit.0 % 64) & 1 == 1)
-    }
-
-    /// Units in it.
-    pub fn len(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The units, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = Unit> {
-        (0..64 * self.0.len() as u32).map(Unit).filter(|&unit| self.contains(unit))
-    }
-
-    /// Units that are in both.
-    pub fn intersect(&mut self, other: &UnitSet) {
-        self.0.truncate(other.0.len());
-        self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine &= theirs);
-        // Equal sets are equal values.
-        while self.0.last() == Some(&0) {
-            self.0.pop();
-        }
-    }
-}
-
-impl FromIterator<Unit> for UnitSet {
-    fn from_iter<I: IntoIterator<Item = Unit>>(units: I) -> Self {
-        let mut set = Self::default();
-        units.into_iter().for_each(|unit| _ = set.insert(unit));
-        set
-    }
-}
-
-impl fmt::Debug for UnitSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter().map(|unit| unit.0)).finish()
-    }
-}
 
 /// What is seen of a room. Every field only ever grows while the room lives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -194,8 +129,8 @@ fn agree(reports: &[Report], key: RoomKey) -> RoomSeen {
     let seen: Vec<&RoomSeen> = reports.iter().map(|report| report.rooms.get(&key).unwrap_or(&nothing)).collect();
     let (arrived, arrivals_differ) = common(seen.iter().map(|seen| &seen.arrived));
     let (done, records_differ) = common(seen.iter().map(|seen| &seen.done));
-    let mut landed = seen[0].landed.clone();
-    seen.iter().for_each(|seen| landed.intersect(&seen.landed));
+    let mut landed = seen[0].landed;
+    seen.iter().for_each(|seen| landed = landed.both(seen.landed));
     let reasons = seen.iter().filter_map(|seen| seen.failed.clone());
     let differ = Reason::new(Code::Protocol, "ranks were told different things about the room");
     let differ = (arrivals_differ || records_differ).then_some(differ);

@@ -1,6 +1,6 @@
 //! The rank's end of a driver.
 
-use super::{Shared, Snapshot, is_prefill};
+use super::{Shared, Snapshot};
 use crate::arena::Arena;
 use crate::exchange::{Command, PortError, RoomPort, RoomSeen};
 use crate::hello::Side;
@@ -51,9 +51,9 @@ pub(super) fn seen(side: Side, snapshot: &Snapshot) -> BTreeMap<RoomKey, RoomSee
             Outcome::Failed(reason) => Some(reason.clone()),
             Outcome::Opening | Outcome::Placed | Outcome::Moving | Outcome::Published | Outcome::Finished => None,
         };
-        let (arrived, landed, done) = match is_prefill(side) {
-            true => (Some(Arc::clone(&room.request)), Default::default(), None),
-            false => (None, room.landed.iter().collect(), room.handover.clone()),
+        let (arrived, landed, done) = match side {
+            Side::Prefill => (Some(Arc::clone(&room.request)), Default::default(), None),
+            Side::Decode => (None, room.landed, room.handover.clone()),
         };
         (key, RoomSeen { arrived, landed, done, failed, quiet: room.free })
     });

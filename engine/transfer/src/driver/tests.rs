@@ -3,6 +3,7 @@
 use super::*;
 use crate::exchange::{Command, RoomPort, RoomSeen};
 use crate::fault::Faults;
+use crate::hello::Side;
 use crate::hello::tests::hello;
 use crate::ids::Unit;
 use crate::layout::{Layout, PagesByClass};

@@ -53,8 +53,21 @@ impl UnitSet {
         Self(self.0 & !other.0)
     }
 
+    /// Units that are in both.
+    pub fn both(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// Units, ascending.
     pub fn iter(self) -> impl Iterator<Item = Unit> {
         (0..MAX_UNITS).map(Unit).filter(move |&unit| self.contains(unit))
+    }
+}
+
+impl FromIterator<Unit> for UnitSet {
+    fn from_iter<I: IntoIterator<Item = Unit>>(units: I) -> Self {
+        let mut set = Self::EMPTY;
+        units.into_iter().for_each(|unit| _ = set.insert(unit));
+        set
     }
 }
