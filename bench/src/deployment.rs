@@ -50,11 +50,16 @@ pub struct PdArgs {
     pub decodes: u32,
 }
 
-/// Runs a router.
+/// Runs a router. It listens once it has looked at every server.
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn router(args: &RouterArgs, mut say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+pub fn router(args: &RouterArgs, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+    route(args, Duration::ZERO, say)
+}
+
+/// Runs a router that waits for its servers to be well, for at most `patience`, before it listens.
+fn route(args: &RouterArgs, patience: Duration, mut say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
     serve::log_to_stderr(&args.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let address = SocketAddr::new(args.host, args.port);
@@ -68,6 +73,9 @@ pub fn router(args: &RouterArgs, mut say: impl FnMut(&str)) -> Result<ExitCode, 
     }
     let drained = runtime.block_on(async {
         let stop = serve::signalled()?;
+        if !balancer.settle(patience).await {
+            tracing::warn!("not every decode server is well");
+        }
         tokio::spawn(Arc::clone(&balancer).watch());
         say(&format!("listening on http://{address}"));
         Ok::<_, std::io::Error>(serve_site(listener, balancer, stop, Duration::from_secs(args.drain_seconds)).await)
@@ -86,6 +94,8 @@ pub fn router(args: &RouterArgs, mut say: impl FnMut(&str)) -> Result<ExitCode, 
 const RESTARTS: usize = 5;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
 const RESTART_PAUSE: Duration = Duration::from_millis(300);
+/// For servers that listen to find each other.
+const SETTLE: Duration = Duration::from_secs(20);
 /// For a server to end when it is told to, beyond its own drain time.
 const END: Duration = Duration::from_secs(15);
 
@@ -258,7 +268,7 @@ pub fn pd(
         drain_seconds: args.half.serve.drain_seconds,
         log: args.half.serve.log.clone(),
     };
-    let served = router(&front, say);
+    let served = route(&front, SETTLE, say);
     stop.store(true, Ordering::Release);
     match (keeper.join(), served) {
         (Ok(Ok(())), served) => served,

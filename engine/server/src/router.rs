@@ -42,6 +42,9 @@ impl Default for Timing {
     }
 }
 
+/// Between two looks at servers that are starting.
+const SETTLE_PAUSE: Duration = Duration::from_millis(50);
+
 /// Everything that the routes share.
 #[derive(Debug)]
 pub struct Balancer {
@@ -63,6 +66,19 @@ impl Balancer {
     /// The servers.
     pub fn targets(&self) -> &[Arc<Target>] {
         &self.targets
+    }
+
+    /// Looks at every server once, and again while one is not well, for at most `patience`. Whether all are.
+    pub async fn settle(&self, patience: Duration) -> bool {
+        let start = tokio::time::Instant::now();
+        loop {
+            futures::future::join_all(self.targets.iter().map(|target| proxy::look(target, self.timing))).await;
+            let all = self.targets.iter().all(|target| target.is_well());
+            if all || start.elapsed() >= patience {
+                return all;
+            }
+            tokio::time::sleep(SETTLE_PAUSE.min(self.timing.health)).await;
+        }
     }
 
     /// Looks after the servers' health for as long as it is polled.

@@ -144,15 +144,20 @@ impl hyper::body::Body for Answer {
     }
 }
 
-/// Looks at a server's health.
+/// Asks for a server's health. One that was well and is late stays so until it has been late [`LATE_LOOKS`] times in a row: a busy
+/// machine is no dead one.
 pub(super) async fn look(target: &Target, timing: Timing) {
     let state = match tokio::time::timeout(timing.health.max(Duration::from_millis(100)), health(target)).await {
         Ok(Ok(())) => TargetState::Well,
         Ok(Err(why)) => TargetState::Unwell(why),
+        Err(_) if target.is_well() && target.count_late() < LATE_LOOKS => return,
         Err(_) => TargetState::Unwell(format!("no health answer within {:?}", timing.health)),
     };
     target.set(state);
 }
+
+/// Two seconds with the default timing, the bound of every server's own health.
+pub(super) const LATE_LOOKS: u32 = 4;
 
 async fn health(target: &Target) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use thiserror::Error;
 
 /// `HOST:PORT`, with or without `http://` in front.
@@ -74,6 +74,8 @@ impl fmt::Display for TargetState {
 pub struct Target {
     address: Address,
     state: Mutex<TargetState>,
+    /// Looks in a row without an answer in time.
+    late: AtomicU32,
     outstanding: AtomicUsize,
     asked: AtomicU64,
     unreached: AtomicU64,
@@ -84,7 +86,8 @@ impl Target {
     pub(super) fn new(address: Address) -> Self {
         let (asked, unreached, broken) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let state = Mutex::new(TargetState::Unknown);
-        Self { address, state, outstanding: AtomicUsize::new(0), asked, unreached, broken }
+        let late = AtomicU32::new(0);
+        Self { address, state, late, outstanding: AtomicUsize::new(0), asked, unreached, broken }
     }
 
     /// Where it is.
@@ -122,7 +125,13 @@ impl Target {
         self.broken.load(Ordering::Relaxed)
     }
 
+    /// One more look without an answer in time; how many in a row.
+    pub(super) fn count_late(&self) -> u32 {
+        self.late.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     pub(super) fn set(&self, state: TargetState) {
+        self.late.store(0, Ordering::Relaxed);
         let mut held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if *held != state {
             tracing::info!(target = %self.address, %state, "decode server");

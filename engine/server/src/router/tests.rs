@@ -225,3 +225,35 @@ fn addresses_are_hosts_and_ports() {
         assert!(wrong.parse::<Address>().is_err(), "{wrong}");
     }
 }
+
+#[tokio::test]
+async fn a_router_waits_for_servers_that_start() {
+    let well = Arc::new(AtomicBool::new(false));
+    let balancer = Balancer::new(vec![server("a", StatusCode::OK, Arc::clone(&well)).await], QUICK);
+    assert!(!balancer.settle(Duration::ZERO).await, "one look, and not well");
+    assert!(balancer.targets()[0].state() != TargetState::Unknown, "looked at all the same");
+    let (settled, ()) = tokio::join!(balancer.settle(Duration::from_secs(20)), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        well.store(true, Ordering::SeqCst);
+    });
+    assert!(settled && balancer.targets()[0].is_well());
+}
+
+#[tokio::test]
+async fn a_late_server_is_given_time_and_a_silent_one_is_not() {
+    // Accepts and never answers.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let balancer = Balancer::new(vec![address], QUICK);
+    let target = &balancer.targets()[0];
+    proxy::look(target, QUICK).await;
+    assert!(!target.is_well(), "never seen well");
+    target.set(TargetState::Well);
+    for _ in 1..proxy::LATE_LOOKS {
+        proxy::look(target, QUICK).await;
+        assert!(target.is_well());
+    }
+    proxy::look(target, QUICK).await;
+    assert!(!target.is_well());
+    drop(listener);
+}
