@@ -19,7 +19,7 @@ pub use prefill::Prefill;
 pub use turns::RoomLoop;
 
 use crate::engine::{EngineError, Schedule};
-use crate::handover::{Export, Import};
+use crate::handover::{Export, Import, Work};
 use crate::ids::SequenceId;
 use crate::runner::{RunError, Runner};
 use crate::scheduler::{AddError, Scheduler};
@@ -150,7 +150,8 @@ impl<S: Side> Coordinator<S> {
             }
             let plan = plan.unwrap_or(StepPlan { step: 0, num_decode: 0, entries: Vec::new() });
             let exports = self.side.exports(&plan);
-            let submitted = self.runner.submit_with(plan.clone(), commands, imports.clone(), exports);
+            let work = Work { commands, imports: imports.clone(), exports, ..plan.clone().into() };
+            let submitted = self.runner.submit_work(work);
             self.flight.push_back(InFlight { plan, imports });
             if let Err(error) = submitted {
                 return self.fail(error, events);

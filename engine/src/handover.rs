@@ -11,7 +11,7 @@ mod rank;
 mod record;
 
 pub use copy::{Get, Handover, PageMove, Put};
-pub use order::{Export, Import, Order, PageRun};
+pub use order::{Export, Import, Order, PageRun, Work};
 pub use rank::RankRooms;
 pub(crate) use rank::{ObeyError, RankExchange};
 pub use record::{HandoverRecord, PrefillRequest, RecordError, prompt_hash};

@@ -10,6 +10,10 @@
 //! such nodes. **A slot that is read or written is not given away.** A hit pins its path until [`unpin`](HostCache::unpin); a
 //! save pins its node until it is finished or given up. Eviction takes the least recently used leaf that nobody pins.
 
+mod orders;
+
+pub use orders::{HostLoad, HostOrders, HostSave};
+
 use crate::ids::{PageId, TokenId};
 use crate::pools::{AuditError, PageRef, Pool, PoolKind};
 use std::collections::{BTreeSet, HashMap};

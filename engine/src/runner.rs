@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use reference::ops::{Ops, OpsError};
 use thiserror::Error;
-use transfer::exchange::{Agreed, Chain, Command, ExchangeError, PortError, Report, merge};
+use transfer::exchange::{Agreed, Chain, ExchangeError, PortError, Report, merge};
 
 use crate::batch::{Batch, MissingPage};
 use crate::collective::{Collective, Solo, ThreadRank};
 use crate::geometry::CacheShape;
-use crate::handover::{Export, Import, ObeyError, Order, RankExchange, RankRooms};
+use crate::handover::{Export, ObeyError, Order, RankExchange, RankRooms, Work};
 use crate::ids::TokenId;
 use crate::model::{LoadError, Model};
 use crate::progress::Part;
@@ -292,21 +292,19 @@ impl Runner {
     /// # Errors
     /// A rank has stopped, now or before.
     pub fn submit(&mut self, plan: StepPlan) -> Result<(), RunError> {
-        self.submit_with(plan, Vec::new(), Vec::new(), Vec::new()).map(drop)
+        self.submit_work(plan.into()).map(drop)
     }
 
-    /// Hands a step to every rank, with what the rooms are to do; the number of the decision.
-    pub fn submit_with(
-        &mut self,
-        plan: StepPlan,
-        commands: Vec<Command>,
-        imports: Vec<Import>,
-        exports: Vec<Export>,
-    ) -> Result<u64, RunError> {
+    /// Hands a step to every rank, with what goes along; the number of the decision.
+    ///
+    /// # Errors
+    /// A rank has stopped, now or before.
+    pub fn submit_work(&mut self, work: Work) -> Result<u64, RunError> {
         self.check_running()?;
+        let Work { plan, commands, imports, exports, host } = work;
         let decision = self.chain.decide(commands);
         let number = decision.number;
-        let order = Arc::new(Order { plan, decision, imports, exports });
+        let order = Arc::new(Order { plan, decision, imports, exports, host });
         let gone = self.orders.iter().zip(&self.parts).any(|(orders, part)| {
             part.arrive();
             orders.send(Arc::clone(&order)).is_err()

@@ -1,10 +1,11 @@
 //! What every rank gets at once: a step, the decision that goes with it, and the pages that change hands.
 
 use super::PageMove;
+use crate::host_cache::HostOrders;
 use crate::ids::Generation;
 use crate::step::{StepEntry, StepPlan};
 use std::sync::Arc;
-use transfer::exchange::Decision;
+use transfer::exchange::{Command, Decision};
 use transfer::gate::{GateError, Holder, PageGate, Pages, PendingPages, Tag};
 use transfer::ids::{Class, RoomKey, Unit};
 
@@ -123,7 +124,29 @@ impl Export {
     }
 }
 
-/// One exchange.
+/// What an exchange is to bring about.
+#[derive(Debug, Clone)]
+pub struct Work {
+    /// The step; without entries, nothing runs.
+    pub plan: StepPlan,
+    /// Commands for the rooms, before everything else.
+    pub commands: Vec<Command>,
+    /// Then these.
+    pub imports: Vec<Import>,
+    /// Then the step, and while it runs these.
+    pub exports: Vec<Export>,
+    /// Loads begin before the step, saves are read behind it.
+    pub host: HostOrders,
+}
+
+impl From<StepPlan> for Work {
+    fn from(plan: StepPlan) -> Self {
+        let (commands, imports, exports, host) = (Vec::new(), Vec::new(), Vec::new(), HostOrders::default());
+        Self { plan, commands, imports, exports, host }
+    }
+}
+
+/// One exchange, as the ranks get it.
 #[derive(Debug, Clone)]
 pub struct Order {
     /// The step; without entries, nothing runs.
@@ -134,4 +157,6 @@ pub struct Order {
     pub imports: Vec<Import>,
     /// Then the step, and while it runs these.
     pub exports: Vec<Export>,
+    /// Loads begin before the step, saves are read behind it.
+    pub host: HostOrders,
 }

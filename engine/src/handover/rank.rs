@@ -86,7 +86,8 @@ impl RankExchange {
     /// The one moment at which this rank looks at its rooms.
     pub(crate) fn report(&mut self, rank: u32) -> Report {
         let view = |rooms: &mut RankRooms| -> BTreeMap<RoomKey, RoomSeen> { rooms.port.view() };
-        Report { rank, applied: self.chain.last(), rooms: self.rooms.as_mut().map(view).unwrap_or_default() }
+        let rooms = self.rooms.as_mut().map(view).unwrap_or_default();
+        Report { rank, applied: self.chain.last(), rooms, ..Report::default() }
     }
 }
 

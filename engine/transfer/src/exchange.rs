@@ -36,6 +36,40 @@ pub struct RoomSeen {
     pub quiet: bool,
 }
 
+/// A copy between cache pages and host memory; numbers are not used twice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CopyId(pub u64);
+
+impl fmt::Display for CopyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "copy {}", self.0)
+    }
+}
+
+/// What is seen of a copy. It only ever rises, and a failure is final.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CopySeen {
+    /// Under way.
+    Moving,
+    /// A load whose every byte is in host memory and is what was saved: nothing can fail any more, and layers may be waited for.
+    Checked,
+    /// Every byte has arrived.
+    Done,
+    /// It will not arrive.
+    Failed(Reason),
+}
+
+impl CopySeen {
+    fn level(&self) -> u8 {
+        match self {
+            CopySeen::Moving => 0,
+            CopySeen::Checked => 1,
+            CopySeen::Done => 2,
+            CopySeen::Failed(_) => 3,
+        }
+    }
+}
+
 /// The last decision that a rank carried out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Applied {
@@ -60,6 +94,8 @@ pub struct Report {
     pub applied: Applied,
     /// Every room that it knows. One that it does not know is one of which it has seen nothing.
     pub rooms: BTreeMap<RoomKey, RoomSeen>,
+    /// Every copy that it was ordered and not told to drop.
+    pub copies: BTreeMap<CopyId, CopySeen>,
 }
 
 impl fmt::Display for Report {
@@ -73,7 +109,7 @@ impl fmt::Display for Report {
                 write!(f, ", failed ({reason})")?;
             }
         }
-        Ok(())
+        self.copies.iter().try_for_each(|(id, seen)| write!(f, "; {id}: {seen:?}"))
     }
 }
 
@@ -84,6 +120,8 @@ pub struct Agreed {
     pub applied: Applied,
     /// Every room that any rank knows: what all of them saw of it, and a failure that any of them saw.
     pub rooms: BTreeMap<RoomKey, RoomSeen>,
+    /// Every copy that any rank knows: as far as it is everywhere, or failed if it failed anywhere.
+    pub copies: BTreeMap<CopyId, CopySeen>,
 }
 
 /// Ranks that cannot go on together.
@@ -121,7 +159,20 @@ pub fn merge(reports: &[Report]) -> Result<Agreed, ExchangeError> {
     for key in reports.iter().flat_map(|report| report.rooms.keys()) {
         rooms.entry(*key).or_insert_with(|| agree(reports, *key));
     }
-    Ok(Agreed { applied: first.applied, rooms })
+    let mut copies = BTreeMap::new();
+    for id in reports.iter().flat_map(|report| report.copies.keys()) {
+        copies.entry(*id).or_insert_with(|| agree_on_copy(reports, *id));
+    }
+    Ok(Agreed { applied: first.applied, rooms, copies })
+}
+
+fn agree_on_copy(reports: &[Report], id: CopyId) -> CopySeen {
+    let seen = || reports.iter().map(|report| report.copies.get(&id).unwrap_or(&CopySeen::Moving));
+    let reason = |seen: &CopySeen| if let CopySeen::Failed(reason) = seen { Some(reason.clone()) } else { None };
+    match seen().filter_map(reason).min_by(|a, b| (a.code, &a.text).cmp(&(b.code, &b.text))) {
+        Some(reason) => CopySeen::Failed(reason),
+        None => seen().min_by_key(|seen| seen.level()).cloned().unwrap_or(CopySeen::Moving),
+    }
 }
 
 fn agree(reports: &[Report], key: RoomKey) -> RoomSeen {

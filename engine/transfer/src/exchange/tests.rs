@@ -28,9 +28,18 @@ fn rooms() -> impl Strategy<Value = BTreeMap<RoomKey, RoomSeen>> {
     prop::collection::btree_map(prop::sample::select(&KEYS[..]), room(), 0..3)
 }
 
+fn copy() -> impl Strategy<Value = CopySeen> {
+    let failed = "[ab]{0,2}".prop_map(|text| CopySeen::Failed(Reason::new(Code::Aborted, text)));
+    prop_oneof![2 => Just(CopySeen::Moving), 2 => Just(CopySeen::Checked), 4 => Just(CopySeen::Done), 1 => failed]
+}
+
+fn copies() -> impl Strategy<Value = BTreeMap<CopyId, CopySeen>> {
+    prop::collection::btree_map((0..4_u64).prop_map(CopyId), copy(), 0..4)
+}
+
 fn reports() -> impl Strategy<Value = Vec<Report>> {
-    prop::collection::vec(rooms(), 1..5).prop_map(|all| {
-        let report = |(rank, rooms)| Report { rank, applied: Applied { number: 3, hash: 9 }, rooms };
+    prop::collection::vec((rooms(), copies()), 1..5).prop_map(|all| {
+        let report = |(rank, (rooms, copies))| Report { rank, applied: Applied { number: 3, hash: 9 }, rooms, copies };
         (0..).zip(all).map(report).collect()
     })
 }
@@ -68,7 +77,7 @@ proptest! {
     #[test]
     fn what_all_agreed_on_they_agree_on_again(reports in reports()) {
         let agreed = merge(&reports).unwrap();
-        let again = |rank| Report { rank, applied: agreed.applied, rooms: agreed.rooms.clone() };
+        let again = |rank| Report { rank, applied: agreed.applied, rooms: agreed.rooms.clone(), copies: agreed.copies.clone() };
         prop_assert_eq!(merge(&[again(0), again(1), again(2)]).unwrap(), agreed);
     }
 
@@ -89,6 +98,16 @@ proptest! {
         }
     }
 
+    /// A copy counts for as much as the rank that is furthest behind has seen, and a failure anywhere is one everywhere.
+    #[test]
+    fn copies_are_as_far_as_the_last_rank(reports in reports()) {
+        for (id, agreed) in &merge(&reports).unwrap().copies {
+            let each: Vec<u8> = reports.iter().map(|r| r.copies.get(id).map_or(0, CopySeen::level)).collect();
+            let expected = if each.contains(&3) { 3 } else { *each.iter().min().unwrap() };
+            prop_assert_eq!(agreed.level(), expected);
+        }
+    }
+
     #[test]
     fn sets_are_sets(a in prop::collection::btree_set(0..MAX_UNITS, 0..20), b in prop::collection::btree_set(0..MAX_UNITS, 0..20)) {
         let set = |units: &std::collections::BTreeSet<u32>| units.iter().copied().map(Unit).collect::<UnitSet>();
@@ -104,7 +123,7 @@ fn seen(units: &[u32]) -> RoomSeen {
 }
 
 fn report(rank: u32, rooms: &[(RoomKey, RoomSeen)]) -> Report {
-    Report { rank, applied: Applied::default(), rooms: rooms.iter().cloned().collect() }
+    Report { rank, applied: Applied::default(), rooms: rooms.iter().cloned().collect(), ..Report::default() }
 }
 
 #[test]
