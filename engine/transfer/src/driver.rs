@@ -8,6 +8,7 @@
 //! landed; a unit that differs fails its room and is never shown.
 
 mod link;
+mod lossy;
 mod net;
 mod port;
 mod run;
@@ -21,6 +22,7 @@ pub use port::DriverPort;
 use crate::arena::Arena;
 use crate::checksum::{Miss, Rooms};
 use crate::endpoint::{Config, Errors, RoomView};
+use crate::fault::Faults;
 use crate::hello::Refusal;
 use crate::ids::{PeerId, RoomKey};
 use crate::reason::Reason;
@@ -51,13 +53,16 @@ pub struct DriverConfig {
     pub tick: Duration,
     /// For a connection to come about, and between two attempts.
     pub reconnect: Duration,
+    /// What happens to frames.
+    pub faults: Arc<Faults>,
 }
 
 impl DriverConfig {
-    /// The usual times, no peers.
+    /// The usual times, no peers, no faults.
     pub fn new(endpoint: Config) -> Self {
         let (tick, reconnect) = (Duration::from_millis(5), Duration::from_millis(200));
-        Self { endpoint, listen: None, connect: Vec::new(), verify: false, tick, reconnect }
+        let (listen, connect, faults) = (None, Vec::new(), Arc::new(Faults::none()));
+        Self { endpoint, listen, connect, verify: false, tick, reconnect, faults }
     }
 }
 

@@ -53,11 +53,11 @@ words! {
         PageCopy = "page-copy",
         /// One page arrived; name = item.
         Landing = "landing",
-        /// A unit is published; name = item that is not waited for.
+        /// A unit counts as landed; name = item that is not waited for.
         Gate = "gate",
         /// The request leaves landing pages.
         Quarantine = "quarantine",
-        /// Report P(k) of a rank; name = rank.
+        /// Report P(k) of a rank; name = its number.
         Exchange = "exchange",
         /// A copy between device and host memory; name = item.
         HostCopy = "host-copy",
@@ -65,7 +65,7 @@ words! {
         Evict = "evict",
         /// A node of the prefix tree is split.
         Split = "split",
-        /// A connection of a client.
+        /// A connection of a client; name = `read` or `write`.
         Http = "http",
     }
 }
@@ -73,7 +73,7 @@ words! {
 words! {
     /// What goes wrong. The number of a rule belongs to the fault: milliseconds (or ticks of a simulation), a byte.
     Fault {
-        /// Later by that many milliseconds.
+        /// Later by that many milliseconds; of frames, those behind it too.
         Delay = "delay",
         /// Not at all.
         Drop = "drop",
@@ -81,9 +81,9 @@ words! {
         Duplicate = "duplicate",
         /// Behind the next one.
         Reorder = "reorder",
-        /// Cut behind that many bytes.
+        /// Cut behind that many bytes; 0: behind as many as the seed says.
         Truncate = "truncate",
-        /// That byte changed.
+        /// That byte changed; 0: one that the seed picks.
         Flip = "flip",
         /// An error instead.
         Fail = "fail",
@@ -256,6 +256,11 @@ impl Faults {
         first
     }
 
+    /// Whether some rule is for this point, whatever its name.
+    pub fn any(&self, point: Point) -> bool {
+        self.0.as_deref().is_some_and(|(_, rules)| rules.iter().any(|rule| rule.point == point))
+    }
+
     /// Whether some rule is for this point and name: asked once where a check per occurrence would cost too much.
     pub fn has(&self, point: Point, name: &str) -> bool {
         self.0.as_deref().is_some_and(|(_, rules)| {
@@ -389,6 +394,7 @@ mod tests {
         assert!((900..1100).contains(&hits), "{hits} of 4000 at one quarter");
         assert_eq!(faults.at(Point::Gate, "CSA index K"), None);
         assert!(faults.has(Point::FrameReceived, "BYE") && !faults.has(Point::Post, ""));
+        assert!(faults.any(Point::FrameReceived) && !faults.any(Point::FrameSent));
     }
 
     #[test]

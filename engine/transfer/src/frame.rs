@@ -98,6 +98,26 @@ impl Kind {
         Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
 
+    /// Name in messages and in rules of faults.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Hello => "HELLO",
+            Kind::Refuse => "REFUSE",
+            Kind::Open => "OPEN",
+            Kind::Ask => "ASK",
+            Kind::Layer => "LAYER",
+            Kind::Done => "DONE",
+            Kind::DoneAck => "DONE_ACK",
+            Kind::Fail => "FAIL",
+            Kind::Abort => "ABORT",
+            Kind::AbortAck => "ABORT_ACK",
+            Kind::Fence => "FENCE",
+            Kind::FenceAck => "FENCE_ACK",
+            Kind::Beat => "BEAT",
+            Kind::Bye => "BYE",
+        }
+    }
+
     /// Whether the frame is about a room.
     pub fn names_room(self) -> bool {
         match self {

@@ -1,6 +1,7 @@
 //! The driver's loop.
 
 use super::link::{Event, Link};
+use super::lossy::Lossy;
 use super::net::Net;
 use super::port::Message;
 use super::{Checked, DriverConfig, DriverError, PeerStatus, Shared, Snapshot};
@@ -39,6 +40,14 @@ struct Target {
     retry: Duration,
 }
 
+/// A connection.
+struct Connection {
+    link: Link,
+    reader: FrameReader,
+    /// Only where there are faults for frames.
+    lossy: Option<Lossy>,
+}
+
 struct Run<N: Net> {
     config: DriverConfig,
     net: N,
@@ -50,7 +59,7 @@ struct Run<N: Net> {
     events: Sender<Event<N::Stream>>,
     start: Instant,
     next_peer: u32,
-    links: BTreeMap<PeerId, (Link, FrameReader)>,
+    links: BTreeMap<PeerId, Connection>,
     /// Posts that have not ended.
     posts: BTreeMap<Ticket, RoomKey>,
     /// Peers that the transport knows.
@@ -149,6 +158,7 @@ impl<N: Net> Run<N> {
                 _ = tick.tick() => {
                     let now = self.now();
                     self.endpoint.on_tick(now);
+                    self.release_held();
                     self.reconnect(now);
                 }
             }
@@ -202,7 +212,9 @@ impl<N: Net> Run<N> {
     fn link(&mut self, stream: N::Stream) -> PeerId {
         self.next_peer += 1;
         let peer = PeerId(self.next_peer);
-        self.links.insert(peer, (Link::start(peer, stream, self.events.clone()), FrameReader::new()));
+        let link = Link::start(peer, stream, self.events.clone());
+        let lossy = Lossy::new(&self.config.faults);
+        self.links.insert(peer, Connection { link, reader: FrameReader::new(), lossy });
         let (now, blob) = (self.now(), self.transport.blob(peer));
         self.endpoint.on_connected_with(peer, blob, now);
         self.changed = true;
@@ -222,15 +234,11 @@ impl<N: Net> Run<N> {
                 tracing::debug!(address = target.address, %error, "connect");
                 (target.connecting, target.retry) = (false, now + self.config.reconnect);
             }
-            Event::Bytes(peer, bytes) => {
-                let Some((_, reader)) = self.links.get_mut(&peer) else { return };
-                reader.push(&bytes);
-                while let Some(frame) = reader.next_frame() {
-                    match frame {
-                        Ok(frame) => self.endpoint.on_frame(peer, frame, now),
-                        Err(error) => self.endpoint.on_bad_bytes(peer, &error, now),
-                    }
+            Event::Bytes(peer, mut bytes) => {
+                if let Some(Connection { lossy: Some(lossy), .. }) = self.links.get_mut(&peer) {
+                    bytes = lossy.receive(&bytes, now);
                 }
+                self.read(peer, &bytes);
             }
             Event::Sent(peer, bytes) => self.endpoint.on_sent(peer, bytes),
             Event::Closed(peer) => {
@@ -239,6 +247,43 @@ impl<N: Net> Run<N> {
                 }
             }
         }
+    }
+
+    fn read(&mut self, peer: PeerId, bytes: &[u8]) {
+        let now = self.now();
+        let Some(Connection { reader, .. }) = self.links.get_mut(&peer) else { return };
+        reader.push(bytes);
+        while let Some(frame) = reader.next_frame() {
+            match frame {
+                Ok(frame) => self.endpoint.on_frame(peer, frame, now),
+                Err(error) => self.endpoint.on_bad_bytes(peer, &error, now),
+            }
+        }
+    }
+
+    fn send(&mut self, peer: PeerId, frame: Vec<u8>) {
+        let now = self.now();
+        match self.links.get_mut(&peer) {
+            Some(Connection { link, lossy: None, .. }) => link.send(frame),
+            Some(Connection { link, lossy: Some(lossy), .. }) => {
+                // What a fault drops or holds would never be reported as written.
+                self.endpoint.on_sent(peer, frame.len());
+                lossy.send(frame, now).into_iter().for_each(|frame| link.send(frame));
+            }
+            None => {}
+        }
+    }
+
+    /// Lets go of frames that a fault has delayed long enough.
+    fn release_held(&mut self) {
+        let now = self.now();
+        let mut arrived = Vec::new();
+        for (&peer, connection) in &mut self.links {
+            let Some(lossy) = &mut connection.lossy else { continue };
+            lossy.sent(now).into_iter().for_each(|frame| connection.link.send(frame));
+            arrived.push((peer, lossy.received(now)));
+        }
+        arrived.into_iter().for_each(|(peer, bytes)| self.read(peer, &bytes));
     }
 
     /// Connects to targets without a connection.
@@ -312,11 +357,7 @@ impl<N: Net> Run<N> {
 
     fn carry_out(&mut self, output: Output) {
         match output {
-            Output::Send { peer, bytes } => {
-                if let Some((link, _)) = self.links.get(&peer) {
-                    link.send(bytes);
-                }
-            }
+            Output::Send { peer, bytes } => self.send(peer, bytes),
             Output::Post { peer, key, unit, copies, ticket } => {
                 let post = Post { ticket, op: Op::Write, peer, tag: key, copies };
                 match self.transport.post(post) {

@@ -49,12 +49,14 @@ fn start(side: Side, connect: &[&str], setting: &Setting) -> Result<Rank, Driver
         "" => Faults::none(),
         text => Faults::parse(text).unwrap(),
     };
-    let transport = Tcp::bind("127.0.0.1:0".parse().unwrap(), Arc::new(faults)).unwrap();
+    let faults = Arc::new(faults);
+    let transport = Tcp::bind("127.0.0.1:0".parse().unwrap(), Arc::clone(&faults)).unwrap();
     let config = DriverConfig {
         listen: (side == Side::Prefill).then(|| setting.listen.clone()),
         connect: connect.iter().map(|&address| address.to_owned()).collect(),
         verify: setting.verify,
         reconnect: Duration::from_millis(50),
+        faults,
         ..DriverConfig::new(endpoint)
     };
     let (driver, port) = Driver::start(config, Box::new(transport), Arc::clone(&arena), Box::new(|| ()))?;
@@ -154,6 +156,26 @@ fn whole_room(prefill: &mut Rank, decode: &mut Rank, key: RoomKey) {
         rank.apply(Command::Forget { key });
         wait("forgotten room", || rank.seen(key).is_none().then_some(()));
     }
+}
+
+/// One room, computed whole, until it has landed or failed; then until both sides have forgotten it.
+fn any_room(prefill: &mut Rank, decode: &mut Rank, key: RoomKey) -> Result<(), Reason> {
+    let landing = open(decode, key);
+    let units = prefill.layout.num_units();
+    let pages = compute(prefill, key, units);
+    prefill.apply(Command::Done { key, handover: Arc::from(&b"first token"[..]) });
+    let seen = wait("end", || decode.seen(key).filter(|seen| seen.done.is_some() || seen.failed.is_some()));
+    let failed = seen.failed.map_or(Ok(()), Err);
+    if failed.is_ok() {
+        assert_eq!(decode.bytes(&landing, Unit(0)), prefill.bytes(&pages, Unit(0)));
+        decode.apply(Command::Taken { key });
+    }
+    for rank in [decode, prefill] {
+        wait("quiet", || rank.seen(key).filter(|seen| seen.quiet));
+        rank.apply(Command::Forget { key });
+        wait("forgotten room", || rank.seen(key).is_none().then_some(()));
+    }
+    failed
 }
 
 fn pair(prefill: &Setting, decode: &Setting) -> (Rank, Rank) {
@@ -313,4 +335,41 @@ fn the_loop_beats_while_idle() {
     for rank in [&prefill, &decode] {
         wait("beat", || (rank.driver.still() < Duration::from_millis(500)).then_some(()));
     }
+}
+
+/// What happens to a frame costs its room at most, with a reason; nothing is held, and the next room is whole.
+#[test]
+fn frames_that_are_lost_wrong_or_late() {
+    use crate::reason::Code;
+    // At prefill or at decode; why the room fails, where it does.
+    for (at_prefill, rules, fails) in [
+        (false, "frame-sent:OPEN=drop#1", None),
+        (true, "frame-sent:LAYER=drop#1; frame-sent:DONE=drop#1", None),
+        (false, "frame-received:DONE=drop#1; frame-sent:DONE_ACK=drop#1", None),
+        (true, "frame-sent:LAYER=duplicate; frame-received:OPEN=duplicate", None),
+        (true, "frame-sent:LAYER=reorder#1", None),
+        (false, "frame-received:LAYER=delay(300)#1", None),
+        (true, "frame-sent:LAYER=flip(40)#1", Some(Code::Protocol)),
+        (false, "frame-received:LAYER=flip#2", Some(Code::Protocol)),
+        (true, "frame-sent:LAYER=truncate#1", Some(Code::Protocol)),
+    ] {
+        let faulty = Setting { faults: rules, ..Setting::usual() };
+        let (of_prefill, of_decode) = if at_prefill { (faulty, Setting::usual()) } else { (Setting::usual(), faulty) };
+        let (mut prefill, mut decode) = pair(&of_prefill, &of_decode);
+        let ended = any_room(&mut prefill, &mut decode, room(1));
+        assert_eq!(ended.as_ref().err().map(|reason| reason.code), fails, "{rules}: {ended:?}");
+        decode.connected();
+        wait("connection", || prefill.driver.snapshot().peers.iter().any(|peer| peer.ready).then_some(()));
+        assert_eq!(any_room(&mut prefill, &mut decode, room(2)), Ok(()), "{rules}");
+        assert!(!prefill.driver.has_ended() && !decode.driver.has_ended());
+    }
+}
+
+/// A transport that does not come back from a call: the loop stands still for that long, and is seen to.
+#[test]
+fn a_driver_that_is_blocked_has_an_age() {
+    let setting = Setting { faults: "poll=delay(700)#40", ..Setting::usual() };
+    let decode = start(Side::Decode, &[], &setting).unwrap();
+    wait("standstill", || (decode.driver.still() > Duration::from_millis(400)).then_some(()));
+    wait("recovery", || (decode.driver.still() < Duration::from_millis(100)).then_some(()));
 }

@@ -7,6 +7,7 @@
 //!
 //! Peers prove nothing about themselves: tokens tell incarnations apart, they are no secret. The network must be trusted.
 
+mod faulty;
 mod link;
 mod serve;
 mod shared;
@@ -14,10 +15,11 @@ mod wire;
 
 use super::{Bounds, Counters, End, News, Post, Tickets, Transport, TransportError};
 use crate::arena::Arena;
-use crate::fault::{Fault, Faults, Point};
+use crate::fault::{Faults, Point};
 use crate::ids::{PeerId, RoomKey, Ticket};
 use crate::layout::Layout;
 use crate::room::Proof;
+use faulty::{Course, RefusedByFault, Told, stand_still};
 use link::Link;
 use serve::Server;
 use shared::{Event, Shared};
@@ -58,11 +60,14 @@ pub struct Tcp {
     /// Reported by the next poll.
     news: Vec<News>,
     lost: std::collections::BTreeSet<PeerId>,
+    /// Posts of whose end a fault has something else told.
+    told: BTreeMap<Ticket, Told>,
 }
 
 impl Tcp {
-    /// Listens on an address (port 0: any), under which peers must be able to reach it. `faults` may hold rules for
-    /// `landing` (delay in milliseconds, corrupt) and `post` (fail).
+    /// Listens on an address (port 0: any), under which peers must be able to reach it. `faults` may hold rules for `post`,
+    /// `poll`, `completion`, `tear-down`, `page-copy` (delay, corrupt), `landing`, and `gate`: a unit with a page that lands
+    /// late ends without it.
     ///
     /// # Errors
     /// The address cannot be had.
@@ -83,7 +88,14 @@ impl Tcp {
             event_sender,
             news: Vec::new(),
             lost: Default::default(),
+            told: BTreeMap::new(),
         })
+    }
+
+    fn end(&mut self, peer: PeerId, ticket: Ticket, end: End) {
+        if self.tickets.end(peer, ticket, !matches!(end, End::Failed(_))) {
+            self.news.push(News::Ended { ticket, end });
+        }
     }
 
     fn fail(&mut self, tickets: Vec<Ticket>, reason: &str) {
@@ -166,12 +178,10 @@ impl Transport for Tcp {
     fn post(&mut self, post: Post) -> Result<(), TransportError> {
         let running = self.running.as_ref().ok_or(TransportError::NoArena)?;
         self.tickets.check(&post, &running.shared.bounds)?;
-        if self.faults.at(Point::Post, "").is_some_and(|hit| hit.fault == Fault::Fail) {
-            return Err(system("a fault refuses the post".into()));
-        }
-        let (peer, ticket) = (post.peer, post.ticket);
+        let course = Course::of(&self.faults).map_err(|RefusedByFault| system("a fault refuses the post".into()))?;
+        let (peer, ticket, told) = (post.peer, post.ticket, course.told.clone());
         let (link, _) = self.links.get(&peer).ok_or(TransportError::Peer(peer))?;
-        if !self.lost.contains(&peer) && !link.post(post) {
+        if !self.lost.contains(&peer) && !link.post(post, course) {
             return Err(TransportError::Full(peer));
         }
         self.tickets.begin(peer, ticket);
@@ -180,21 +190,27 @@ impl Transport for Tcp {
             let end = End::Refused("the connection is lost".into());
             self.news.push(News::Ended { ticket, end });
         }
+        match told {
+            Told::Truth => {}
+            Told::AtOnce(end) => self.end(peer, ticket, end),
+            Told::Instead(_) | Told::Nothing => _ = self.told.insert(ticket, told),
+        }
         Ok(())
     }
 
     fn poll(&mut self) -> Vec<News> {
+        stand_still(&self.faults, Point::Poll);
         if let Some(running) = &self.running {
             // Orders the reads behind this poll after the bytes that have landed.
             running.shared.landed_bytes.load(Acquire);
         }
         while let Ok(event) = self.events.try_recv() {
             match event {
-                Event::Ended { peer, ticket, end } => {
-                    if self.tickets.end(peer, ticket, !matches!(end, End::Failed(_))) {
-                        self.news.push(News::Ended { ticket, end });
-                    }
-                }
+                Event::Ended { peer, ticket, end } => match self.told.remove(&ticket) {
+                    None => self.end(peer, ticket, end),
+                    Some(Told::Instead(end)) => self.end(peer, ticket, end),
+                    Some(Told::Truth | Told::AtOnce(_) | Told::Nothing) => {}
+                },
                 // Either connection, either direction: the first end is told.
                 Event::Lost { peer, reason } => {
                     if self.links.contains_key(&peer) && self.lost.insert(peer) {
@@ -213,6 +229,7 @@ impl Transport for Tcp {
     }
 
     fn tear_down(&mut self, peer: PeerId) -> Proof {
+        stand_still(&self.faults, Point::TearDown);
         if let Some((link, token)) = self.links.remove(&peer) {
             if let Some(running) = &self.running {
                 running.server.tear_down(token);

@@ -1,6 +1,7 @@
 //! The connection on which this side posts: one thread that sends, one that receives acks and the bytes of reads.
 
-use super::shared::{Event, Shared, Stage};
+use super::faulty::Course;
+use super::shared::{Event, Keep, Shared, Stage};
 use super::wire::{HEAD_BYTES, Head, Kind, Range, Verdict, WireError, encode_post};
 use crate::ids::{PeerId, RoomKey, Ticket};
 use crate::transport::{End, Op, Post};
@@ -23,7 +24,7 @@ type Reads = Arc<Mutex<HashMap<Ticket, Vec<Range>>>>;
 
 #[derive(Debug)]
 pub(super) struct Link {
-    posts: SyncSender<Post>,
+    posts: SyncSender<(Post, Course)>,
     stop: Arc<AtomicBool>,
     socket: Arc<Mutex<Option<TcpStream>>>,
     sender: JoinHandle<()>,
@@ -46,8 +47,8 @@ impl Link {
     }
 
     /// False: the queue is full. A sender that has ended takes posts and loses them; its end was reported.
-    pub(super) fn post(&self, post: Post) -> bool {
-        !matches!(self.posts.try_send(post), Err(TrySendError::Full(_)))
+    pub(super) fn post(&self, post: Post, course: Course) -> bool {
+        !matches!(self.posts.try_send((post, course)), Err(TrySendError::Full(_)))
     }
 
     /// Closes the connection and waits for both threads.
@@ -75,7 +76,7 @@ struct Sending {
 }
 
 impl Sending {
-    fn run(self, queue: Receiver<Post>) {
+    fn run(self, queue: Receiver<(Post, Course)>) {
         let Ok(first) = queue.recv() else { return };
         let reads = Reads::default();
         let receiver = match self.connect(&reads) {
@@ -118,23 +119,38 @@ impl Sending {
         Ok((socket, receiver))
     }
 
-    fn send_all(&self, socket: &mut TcpStream, posts: impl Iterator<Item = Post>, reads: &Reads) -> io::Result<()> {
+    fn send_all(
+        &self,
+        socket: &mut TcpStream,
+        posts: impl Iterator<Item = (Post, Course)>,
+        reads: &Reads,
+    ) -> io::Result<()> {
         let mut stage = Stage::new();
-        for Post { ticket, op, tag, copies, .. } in posts {
-            let sources = copies.iter().map(|copy| Range { offset: copy.src, bytes: copy.bytes });
-            let targets = copies.iter().map(|copy| Range { offset: copy.dst, bytes: copy.bytes });
-            match op {
-                Op::Write => {
-                    let head = encode_post(&Head::new(Kind::Write, ticket, tag), targets);
-                    self.shared.send(socket, &mut stage, &head, sources, &self.stop)?;
-                }
-                Op::Read => {
-                    reads.lock().unwrap_or_else(PoisonError::into_inner).insert(ticket, targets.collect());
-                    socket.write_all(&encode_post(&Head::new(Kind::Read, ticket, tag), sources))?;
-                }
+        for (post, course) in posts {
+            std::thread::sleep(course.wait);
+            self.send(socket, &mut stage, &post, reads)?;
+            if let Some(later) = course.again {
+                std::thread::sleep(later);
+                self.send(socket, &mut stage, &post, reads)?;
             }
         }
         Ok(())
+    }
+
+    fn send(&self, socket: &mut TcpStream, stage: &mut Stage, post: &Post, reads: &Reads) -> io::Result<()> {
+        let Post { ticket, op, tag, copies, .. } = post;
+        let sources = copies.iter().map(|copy| Range { offset: copy.src, bytes: copy.bytes });
+        let targets = copies.iter().map(|copy| Range { offset: copy.dst, bytes: copy.bytes });
+        match op {
+            Op::Write => {
+                let head = encode_post(&Head::new(Kind::Write, *ticket, *tag), targets);
+                self.shared.send(socket, stage, &head, sources, &self.stop)
+            }
+            Op::Read => {
+                reads.lock().unwrap_or_else(PoisonError::into_inner).insert(*ticket, targets.collect());
+                socket.write_all(&encode_post(&Head::new(Kind::Read, *ticket, *tag), sources))
+            }
+        }
     }
 
     fn lost(&self, error: &io::Error) {
@@ -145,7 +161,7 @@ impl Sending {
 
 /// Takes acks and read bytes until the connection ends.
 fn receive(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     socket: &mut TcpStream,
     peer: PeerId,
     events: &Sender<Event>,
@@ -177,7 +193,7 @@ fn receive(
                 // Where they go was said by our own post, not by the peer.
                 let ranges = reads.lock().unwrap_or_else(PoisonError::into_inner).get(&ticket).cloned();
                 let ranges = ranges.ok_or_else(|| malformed(WireError::Unexpected { kind: Kind::Bytes }))?;
-                shared.land(socket, &mut stage, &ranges, || true)?;
+                shared.land(socket, &mut stage, &ranges, Keep::All)?;
             }
             kind => return Err(malformed(WireError::Unexpected { kind })),
         }

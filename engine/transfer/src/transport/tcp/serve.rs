@@ -1,7 +1,7 @@
 //! Connections on which peers post: one thread each, which writes pages into the arena itself. A closed socket and a joined
 //! thread are therefore a proof of quiet.
 
-use super::shared::{Event, Shared, Stage};
+use super::shared::{Event, Keep, Shared, Stage};
 use super::wire::{HEAD_BYTES, Head, Kind, RANGE_BYTES, Verdict, WireError, decode_table};
 use crate::ids::PeerId;
 use std::collections::{BTreeMap, HashMap};
@@ -185,7 +185,7 @@ impl Inner {
     }
 
     fn serve(&self, socket: &mut TcpStream) -> io::Result<()> {
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let (mut stage, mut table) = (Stage::new(), Vec::new());
         let mut bytes = [0; HEAD_BYTES];
         let never = AtomicBool::new(false);
@@ -209,11 +209,11 @@ impl Inner {
             let verdict = match head.kind {
                 // Ranges outside are dropped whole, the connection stays in step.
                 Kind::Write if !inside => {
-                    shared.land(socket, &mut stage, &ranges, || false)?;
+                    shared.land(socket, &mut stage, &ranges, Keep::Nothing)?;
                     Verdict::Range
                 }
                 // Asked page by page: a room that ends while its bytes arrive stops landing.
-                Kind::Write => match shared.land(socket, &mut stage, &ranges, || shared.expects(head.tag))? {
+                Kind::Write => match shared.land(socket, &mut stage, &ranges, Keep::Room(head.tag))? {
                     true => Verdict::Done,
                     false => Verdict::Stale,
                 },

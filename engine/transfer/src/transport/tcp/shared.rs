@@ -1,6 +1,7 @@
 //! What the threads of one transport have in common, and how bytes get into and out of the arena.
 
 use super::super::Bounds;
+use super::faulty::Landing;
 use super::wire::Range;
 use crate::arena::Arena;
 use crate::fault::{Fault, Faults, Point};
@@ -39,6 +40,17 @@ pub(super) struct Shared {
     pub(super) malformed: AtomicU64,
 }
 
+/// Bytes that may land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// None.
+    Nothing,
+    /// As long as this room is expected.
+    Room(RoomKey),
+    /// All.
+    All,
+}
+
 /// Memory for bytes between socket and arena. Arena words are atomic, so the system cannot read them in place: pages are
 /// gathered here, many small ones per call.
 pub(super) struct Stage(Box<[u8]>);
@@ -75,7 +87,9 @@ impl Shared {
             let mut at = 0;
             while at < bytes {
                 let part = (bytes - at).min((STAGE_BYTES - filled) as u64) as usize;
-                self.arena.read(offset + at, &mut stage.0[filled..filled + part]).map_err(io::Error::other)?;
+                let page = &mut stage.0[filled..filled + part];
+                self.arena.read(offset + at, page).map_err(io::Error::other)?;
+                self.copy_fault(Range { offset, bytes }, page, at);
                 (at, filled) = (at + part as u64, filled + part);
                 if filled == STAGE_BYTES {
                     flush(&stage.0)?;
@@ -86,21 +100,40 @@ impl Shared {
         flush(&stage.0[..filled])
     }
 
+    /// Whether bytes land at this moment.
+    pub(super) fn keeps(&self, keep: Keep) -> bool {
+        match keep {
+            Keep::Nothing => false,
+            Keep::Room(tag) => self.expects(tag),
+            Keep::All => true,
+        }
+    }
+
+    /// Counts bytes that landed, or were dropped.
+    pub(super) fn count(&self, bytes: u64, kept: bool) {
+        let counter = if kept { &self.landed_bytes } else { &self.stale_bytes };
+        // Release: who polls afterwards sees the bytes (the words themselves are relaxed).
+        counter.fetch_add(bytes, Release);
+    }
+
     /// Receives the bytes of `ranges`, which are inside pages, into the arena; or drops them where `keep` says no. Whether all
     /// were kept.
     pub(super) fn land(
-        &self,
+        self: &Arc<Self>,
         socket: &mut impl Read,
         stage: &mut Stage,
         ranges: &[Range],
-        mut keep: impl FnMut() -> bool,
+        keep: Keep,
     ) -> io::Result<bool> {
         let mut left: u64 = ranges.iter().map(|range| range.bytes).sum();
         let (mut kept_all, mut stage_at, mut filled) = (true, 0, 0);
+        let mut pages = Vec::new();
         for &Range { offset, bytes } in ranges {
             let mut at = 0;
-            let keeps = keep();
-            let flip = if keeps { self.landing_fault(offset, bytes) } else { None };
+            let keeps = self.keeps(keep);
+            let Landing { flip, mut late, twice } =
+                if keeps { self.landing_fault(offset, bytes, keep) } else { Landing::default() };
+            let now = keeps && (late.is_none() || twice);
             while at < bytes {
                 if stage_at == filled {
                     let want = left.min(STAGE_BYTES as u64) as usize;
@@ -112,32 +145,42 @@ impl Shared {
                 }
                 let part = (bytes - at).min((filled - stage_at) as u64) as usize;
                 let data = &mut stage.0[stage_at..stage_at + part];
-                if keeps {
-                    if let Some(byte) = flip.and_then(|flip| data.get_mut((flip % bytes).checked_sub(at)? as usize)) {
-                        *byte ^= 0x10;
-                    }
+                if let Some(byte) = flip.and_then(|flip| data.get_mut((flip % bytes).checked_sub(at)? as usize)) {
+                    *byte ^= 0x10;
+                }
+                if let Some(late) = &mut late {
+                    late.take(data);
+                }
+                if now {
                     self.arena.write(offset + at, data).map_err(io::Error::other)?;
                 }
                 (at, stage_at) = (at + part as u64, stage_at + part);
             }
-            let counter = if keeps { &self.landed_bytes } else { &self.stale_bytes };
-            // Release: who polls afterwards sees the bytes (the words themselves are relaxed).
-            counter.fetch_add(bytes, Release);
+            if now || !keeps {
+                self.count(bytes, keeps);
+            }
             kept_all &= keeps;
+            pages.extend(late);
+        }
+        if !pages.is_empty() {
+            self.write_late(pages)?;
         }
         Ok(kept_all)
     }
 
-    /// A page that lands late, or with a wrong byte: which.
-    fn landing_fault(&self, offset: u64, bytes: u64) -> Option<u64> {
-        let hit = self.faults.at(Point::Landing, self.bounds.item(offset, bytes)?)?;
+    /// A page that leaves late, or with a wrong byte.
+    fn copy_fault(&self, Range { offset, bytes }: Range, page: &mut [u8], at: u64) {
+        let Some(hit) = self.bounds.item(offset, bytes).and_then(|item| self.faults.at(Point::PageCopy, item)) else {
+            return;
+        };
         match hit.fault {
-            Fault::Delay => {
-                std::thread::sleep(Duration::from_millis(hit.number));
-                None
+            Fault::Delay => std::thread::sleep(Duration::from_millis(hit.number)),
+            Fault::Corrupt => {
+                if let Some(byte) = (hit.random % bytes).checked_sub(at).and_then(|at| page.get_mut(at as usize)) {
+                    *byte ^= 0x10;
+                }
             }
-            Fault::Corrupt => Some(hit.random),
-            _ => None,
+            _ => {}
         }
     }
 }

@@ -1,3 +1,4 @@
+mod faults;
 mod processes;
 
 use super::wire::{HEAD_BYTES, Head, Kind};
