@@ -186,6 +186,7 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
                     listen: (wires.listen)(rank),
                     connect: wires.connect.iter().filter_map(peer).collect(),
                     verify: args.verify_transfers,
+                    faults: Arc::clone(&faults),
                     ..DriverConfig::new(Config::new(hello))
                 };
                 let ring = bell.clone();
