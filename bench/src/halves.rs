@@ -194,7 +194,7 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
                     Driver::start(driver, Box::new(transport), Arc::new(arena), Box::new(move || ring.ring()))
                         .map_err(|error: DriverError| ServingError::Transfer(error.to_string()))?;
                 drivers.push(driver);
-                Ok(RankRooms::new(handover, Box::new(port)))
+                Ok(RankRooms::new(handover, Box::new(port)).into())
             })
             .collect()
     };

@@ -11,7 +11,7 @@ use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::config::ModelConfig;
 use engine::engine::{Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
-use engine::handover::RankRooms;
+use engine::handover::RankParts;
 use engine::model::{GraphCounters, Limits, LoadError, Numerics, RankShape, WeightStorage};
 use engine::pools::PoolSizes;
 use engine::runner::{RunError, Runner};
@@ -256,14 +256,14 @@ impl ModelArgs {
         Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs })
     }
 
-    /// What [`ModelArgs::start`] makes an engine of. `rooms` gives every rank its end of the rooms, or nothing, before weights are
-    /// loaded.
+    /// What [`ModelArgs::start`] makes an engine of. `parts` gives every rank what it takes along
+    /// beside its model, or nothing, before weights are loaded.
     pub fn assemble(
         &self,
         checkpoint: Checkpoint,
         context: u32,
         quiet: bool,
-        rooms: impl FnOnce(&CacheGeometry) -> Result<Vec<RankRooms>, ServingError>,
+        parts: impl FnOnce(&CacheGeometry) -> Result<Vec<RankParts>, ServingError>,
     ) -> Result<Assembly, ServingError> {
         let config = checkpoint.config().clone();
         if self.mtp && config.mtp_layers == 0 {
@@ -293,7 +293,7 @@ impl ModelArgs {
             request_slots: self.max_running,
         };
         let scheduler = Scheduler::new(limits, shape, sizes)?;
-        let rooms = rooms(&geometry)?;
+        let parts = parts(&geometry)?;
         let limits = Limits {
             tokens: self.max_batch_tokens,
             logits_rows: self.max_running * if self.mtp { 2 } else { 1 },
@@ -309,11 +309,11 @@ impl ModelArgs {
         let bar = progress_bar(plan.checkpoint.tensors().count() as u64, "weights", !quiet);
         let kind = self.device();
         let runner = match kind {
-            DeviceKind::Host => plan.start(&bar, rooms, |_, threads| Ok((HostOps, threads)))?,
-            DeviceKind::Emulated => plan.start(&bar, rooms, |_, threads| {
+            DeviceKind::Host => plan.start(&bar, parts, |_, threads| Ok((HostOps, threads)))?,
+            DeviceKind::Emulated => plan.start(&bar, parts, |_, threads| {
                 Ok((KernelOps::new(Emulated::new(EmulatedConfig::fast())), threads))
             })?,
-            DeviceKind::Cuda => plan.start_cards(&bar, rooms)?,
+            DeviceKind::Cuda => plan.start_cards(&bar, parts)?,
         };
         bar.finish_and_clear();
         let schedule = match self.schedule {

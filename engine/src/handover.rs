@@ -12,8 +12,8 @@ mod record;
 
 pub use copy::{Get, Handover, PageMove, Put};
 pub use order::{Export, Import, Order, PageRun, Work};
-pub use rank::RankRooms;
 pub(crate) use rank::{ObeyError, RankExchange};
+pub use rank::{RankParts, RankRooms};
 pub use record::{HandoverRecord, PrefillRequest, RecordError, prompt_hash};
 
 use crate::geometry::{CacheGeometry, CacheShape, HcaState, PoolName};

@@ -10,6 +10,7 @@ pub mod engine;
 pub mod geometry;
 pub mod handover;
 pub mod host_cache;
+pub mod host_tier;
 pub mod ids;
 pub mod model;
 pub mod plan;

@@ -16,9 +16,9 @@ use transfer::exchange::{Agreed, Chain, ExchangeError, PortError, Report, merge}
 use crate::batch::{Batch, MissingPage};
 use crate::collective::{Collective, Solo, ThreadRank};
 use crate::geometry::CacheShape;
-use crate::handover::{Export, ObeyError, Order, RankExchange, RankRooms, Work};
+use crate::handover::{Export, ObeyError, Order, RankExchange, RankParts, Work};
 use crate::ids::TokenId;
-use crate::model::{LoadError, Model};
+use crate::model::{LayerHook, LoadError, Model};
 use crate::progress::Part;
 use crate::step::{Sampled, StepEntry, StepOutput, StepPlan};
 
@@ -110,17 +110,20 @@ impl<O: Ops> RankRunner<O> {
         &self.model
     }
 
-    /// One exchange: commands, landed pages, the step, and then what this rank sees.
+    /// One exchange: commands, pages from elsewhere, the step, pages to host memory, and then what this rank sees.
     pub fn carry_out(&mut self, order: &Order) -> Result<(StepOutput, Report), RunError> {
         let (rank, step) = (self.rank, order.plan.step);
         self.exchange.obey(order).map_err(|error| match error {
             ObeyError::Exchange(error) => RunError::Exchange(error),
             ObeyError::Port(source) => RunError::Port { rank, source },
         })?;
+        let failed = |source| RunError::Ops { step, rank, source };
         let (ops, caches) = self.model.cache_parts();
-        self.exchange.import(ops, caches, &order.imports).map_err(|source| RunError::Ops { step, rank, source })?;
+        self.exchange.before_step(ops, caches, order).map_err(failed)?;
         let output =
             if order.plan.entries.is_empty() { StepOutput::default() } else { self.step(&order.plan, &order.exports)? };
+        let (ops, caches) = self.model.cache_parts();
+        self.exchange.behind_step(ops, caches, order).map_err(failed)?;
         Ok((output, self.exchange.report(rank)))
     }
 
@@ -132,23 +135,23 @@ impl<O: Ops> RankRunner<O> {
     fn step(&mut self, plan: &StepPlan, exports: &[Export]) -> Result<StepOutput, RunError> {
         let (step, rank) = (plan.step, self.rank);
         let failed = |source| RunError::Ops { step, rank, source };
-        let mut sink = self.exchange.sink(exports);
         let mut batch = Batch::new(plan, &self.shape).map_err(|source| RunError::Plan { step, source })?;
         for (id, &row) in batch.ids.iter_mut().zip(&batch.id_rows).filter(|(_, row)| **row >= 0) {
             let samples = self.samples.len();
             *id = *self.samples.get(row as usize).ok_or(RunError::NoSample { step, row, samples })?;
         }
-        // Nobody looks between the layers of a step without exports: it may be one piece of work.
-        let samples = match exports {
-            [] => self.model.forward(&batch),
-            _ => self.model.forward_to(&batch, sink.as_mut()),
+        let mut hook = self.exchange.hook(&batch.pages.read, exports);
+        let mut hook = hook.as_mut().map(|hook| hook as &mut dyn LayerHook<O>);
+        let samples = match &mut hook {
+            None => self.model.forward(&batch),
+            Some(hook) => self.model.forward_around(&batch, *hook),
         };
         let samples = samples.map_err(failed)?;
         let drafts = if self.model.drafts() {
             let next_ids = next_ids(plan, &batch, &samples);
-            let drafts = match exports {
-                [] => self.model.draft(&batch, &next_ids),
-                _ => self.model.draft_to(&batch, &next_ids, sink.as_mut()),
+            let drafts = match &mut hook {
+                None => self.model.draft(&batch, &next_ids),
+                Some(hook) => self.model.draft_around(&batch, &next_ids, *hook),
             };
             drafts.map_err(failed)?
         } else {
@@ -223,14 +226,14 @@ impl Runner {
         O: Ops + 'static,
         F: Fn(u32, Box<dyn Collective<O>>) -> Result<Model<O>, RunError> + Send + Sync + 'static,
     {
-        Self::start_with_rooms(ranks, shape, Vec::new(), make)
+        Self::start_with_parts(ranks, shape, Vec::new(), make)
     }
 
-    /// [`Runner::start`] where rank `i` takes `rooms[i]` along.
-    pub fn start_with_rooms<O, F>(
+    /// [`Runner::start`] where rank `i` takes `rank_parts[i]` along.
+    pub fn start_with_parts<O, F>(
         ranks: u32,
         shape: CacheShape,
-        rooms: Vec<RankRooms>,
+        rank_parts: Vec<RankParts>,
         make: F,
     ) -> Result<Self, RunError>
     where
@@ -247,10 +250,10 @@ impl Runner {
         let (chain, deadline, stopped) = (Chain::default(), None, None);
         let (orders, threads, parts) = (Vec::new(), Vec::new(), Vec::new());
         let mut runner = Self { orders, answers, threads, parts, early, in_flight: 0, stopped, chain, deadline };
-        let mut rooms = rooms.into_iter();
+        let mut rank_parts = rank_parts.into_iter();
         for (rank, end) in group.into_iter().enumerate() {
             let (orders, inbox) = channel::<Arc<Order>>();
-            let rooms = rooms.next();
+            let rank_parts = rank_parts.next().unwrap_or_default();
             let (make, answer) = (Arc::clone(&make), answer.clone());
             let part = Part::new(format!("rank {rank}"), Vec::new());
             runner.parts.push(Arc::clone(&part));
@@ -263,7 +266,7 @@ impl Runner {
                 // Nothing of the rank is used after a panic. Without an answer the host would wait for this rank for as long
                 // as another one lives.
                 let served = catch_unwind(AssertUnwindSafe(|| {
-                    let exchange = RankExchange::new(rooms);
+                    let exchange = RankExchange::new(rank_parts);
                     serve(rank, shape, exchange, || make(rank, collective), &inbox, &answer, &part);
                 }));
                 if let Err(panic) = served {

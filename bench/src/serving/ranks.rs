@@ -4,7 +4,7 @@ use super::ServingError;
 use engine::checkpoint::Checkpoint;
 use engine::collective::{CardRank, Collective};
 use engine::geometry::CacheGeometry;
-use engine::handover::RankRooms;
+use engine::handover::RankParts;
 use engine::model::cache::Caches;
 use engine::model::{GraphCounters, Limits, Model, Numerics, Parts, RankShape, load};
 use engine::pools::PoolSizes;
@@ -37,11 +37,11 @@ impl Plan {
     pub(super) fn start<O: Ops + 'static>(
         &self,
         bar: &ProgressBar,
-        rooms: Vec<RankRooms>,
+        parts: Vec<RankParts>,
         open: impl Fn(u32, Box<dyn Collective<O>>) -> Result<(O, Box<dyn Collective<O>>), OpsError> + Send + Sync + 'static,
     ) -> Result<Runner, RunError> {
         let (plan, bar) = (self.clone(), bar.clone());
-        Runner::start_with_rooms(self.tp, self.geometry.shape, rooms, move |rank, threads| {
+        Runner::start_with_parts(self.tp, self.geometry.shape, parts, move |rank, threads| {
             let failed = |source: OpsError| RunError::Load(source.into());
             let (ops, collective) = open(rank, threads).map_err(failed)?;
             plan.model(ops, rank, collective, &bar)
@@ -49,7 +49,7 @@ impl Plan {
     }
 
     /// One card per rank; sums by NCCL where it is installed, through the host otherwise, which is said.
-    pub(super) fn start_cards(&self, bar: &ProgressBar, rooms: Vec<RankRooms>) -> Result<Runner, ServingError> {
+    pub(super) fn start_cards(&self, bar: &ProgressBar, parts: Vec<RankParts>) -> Result<Runner, ServingError> {
         // Absence is said before threads start.
         for rank in 0..self.tp {
             Cuda::open(rank as usize)?;
@@ -60,7 +60,7 @@ impl Plan {
         };
         let ranks = self.tp;
         let failed = |error: DeviceError| OpsError::Device { device: "cuda".into(), message: error.to_string() };
-        let runner = self.start(bar, rooms, move |rank, threads| {
+        let runner = self.start(bar, parts, move |rank, threads| {
             let card = Cuda::open(rank as usize).map_err(failed)?;
             let collective = match group {
                 None => threads,

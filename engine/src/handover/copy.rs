@@ -87,7 +87,7 @@ impl Handover {
                 let (place, bytes) = layout.place(item, pages.arena);
                 page.resize(bytes as usize, 0);
                 ops.download(memory, u64::from(pages.cache) * stride, page)?;
-                put(place, page).map_err(|message| OpsError::Device { device: ops.name(), message })?;
+                put(place, page).map_err(refused(ops))?;
             }
         }
         Ok(())
@@ -105,17 +105,33 @@ impl Handover {
         moves: &[PageMove],
         get: &mut Get<'_>,
     ) -> Result<(), OpsError> {
+        let of_unit: Vec<usize> =
+            (0..self.buffers.len()).filter(|&i| self.layout.items()[i].spec.unit == unit).collect();
+        of_unit.into_iter().try_for_each(|item| self.import_item(ops, caches, item, moves, get))
+    }
+
+    /// [`Handover::import`] of one item, by its place in the layout.
+    ///
+    /// # Errors
+    /// As [`Handover::import`].
+    pub fn import_item<O: Ops>(
+        &mut self,
+        ops: &O,
+        caches: &mut Caches<O::Buffer>,
+        item: usize,
+        moves: &[PageMove],
+        get: &mut Get<'_>,
+    ) -> Result<(), OpsError> {
         let Self { layout, buffers, page } = self;
+        let (item, (buffer, stride)) = (&layout.items()[item], buffers[item]);
+        let unit = item.spec.unit;
         let cache = caches.layer_mut(unit.0).ok_or_else(|| no_layer(ops, unit))?;
-        for (item, &(buffer, stride)) in layout.items().iter().zip(&*buffers).filter(|(item, _)| item.spec.unit == unit)
-        {
-            let memory = cache.buffer_mut(buffer).ok_or_else(|| no_layer(ops, unit))?;
-            for pages in moves.iter().filter(|pages| pages.class == item.spec.class) {
-                let (place, bytes) = layout.place(item, pages.arena);
-                page.resize(bytes as usize, 0);
-                get(place, page).map_err(|message| OpsError::Device { device: ops.name(), message })?;
-                ops.upload(memory, u64::from(pages.cache) * stride, page)?;
-            }
+        let memory = cache.buffer_mut(buffer).ok_or_else(|| no_layer(ops, unit))?;
+        for pages in moves.iter().filter(|pages| pages.class == item.spec.class) {
+            let (place, bytes) = layout.place(item, pages.arena);
+            page.resize(bytes as usize, 0);
+            get(place, page).map_err(refused(ops))?;
+            ops.upload(memory, u64::from(pages.cache) * stride, page)?;
         }
         Ok(())
     }

@@ -9,6 +9,9 @@ use transfer::exchange::{Command, Decision};
 use transfer::gate::{GateError, Holder, PageGate, Pages, PendingPages, Tag};
 use transfer::ids::{Class, RoomKey, Unit};
 
+/// Pages by class.
+type Lists = Vec<(Class, Vec<u32>)>;
+
 /// Cache pages of one class and one generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageRun {
@@ -29,13 +32,13 @@ impl PageRun {
         Ok(Pages { class: self.class, pages: &self.pages, tag: tag(self.generation)? })
     }
 
-    /// Claims the pages of `runs` that are not their generation's yet. Who had one of them before has given it back, or the
-    /// scheduler would not have given it away.
+    /// Claims the pages of `runs` that are not their generation's yet; the pages of a generation are pending together. Who had
+    /// one of them before has given it back, or the scheduler would not have given it away.
     ///
     /// # Errors
     /// A page that is not there or still in use.
     pub fn claim(runs: &[PageRun], gate: &PageGate) -> Result<Vec<PendingPages>, GateError> {
-        let mut pending = Vec::new();
+        let mut claims: Vec<(Tag, Lists)> = Vec::new();
         for run in runs {
             let tag = tag(run.generation)?;
             let mut new = Vec::new();
@@ -47,11 +50,26 @@ impl PageRun {
                 }
                 new.push(page);
             }
-            if !new.is_empty() {
-                pending.push(gate.claim(&[(run.class, &new)], tag)?);
+            if new.is_empty() {
+                continue;
+            }
+            match claims.iter_mut().find(|(claimed, _)| *claimed == tag) {
+                Some((_, lists)) => lists.push((run.class, new)),
+                None => claims.push((tag, vec![(run.class, new)])),
             }
         }
-        Ok(pending)
+        let claim = |(tag, lists): (Tag, Lists)| {
+            let lists: Vec<(Class, &[u32])> = lists.iter().map(|(class, pages)| (*class, pages.as_slice())).collect();
+            gate.claim(&lists, tag)
+        };
+        claims.into_iter().map(claim).collect()
+    }
+
+    /// The cache pages of `moves`, all of one generation.
+    pub fn of_moves(moves: &[PageMove], generation: Generation) -> Vec<Self> {
+        let mut runs = Vec::new();
+        moves.iter().for_each(|page| Self::push(&mut runs, page.class, page.cache, generation));
+        runs
     }
 
     /// Adds a page to the last of `runs` if it is of the same class and generation, else as a run of its own.
@@ -84,9 +102,7 @@ pub struct Import {
 impl Import {
     /// The cache pages, as runs.
     pub fn runs(&self) -> Vec<PageRun> {
-        let mut runs = Vec::new();
-        self.pages.iter().for_each(|page| PageRun::push(&mut runs, page.class, page.cache, self.generation));
-        runs
+        PageRun::of_moves(&self.pages, self.generation)
     }
 }
 

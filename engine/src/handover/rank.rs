@@ -1,12 +1,13 @@
-//! The rooms of one rank: what its thread does for them around a forward.
+//! The rooms and the host tier of one rank: what its thread does for them around a forward.
 
 use super::{Export, Handover, Import, Order, PageRun};
+use crate::host_tier::HostTier;
+use crate::model::LayerHook;
 use crate::model::cache::{Caches, refused};
-use crate::model::{LayerSink, NoSink};
 use reference::ops::{Ops, OpsError};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use transfer::exchange::{Chain, Command, ExchangeError, PortError, Report, RoomPort, RoomSeen};
+use transfer::exchange::{Chain, Command, CopyId, ExchangeError, PortError, Report, RoomPort, RoomSeen};
 use transfer::gate::PendingPages;
 use transfer::ids::{RoomKey, Unit};
 
@@ -26,16 +27,39 @@ impl RankRooms {
     }
 }
 
+/// What a rank takes along beside its model.
+#[derive(Debug, Default)]
+pub struct RankParts {
+    /// Its end of the rooms, in one of two halves.
+    pub rooms: Option<RankRooms>,
+    /// Its tier in host memory.
+    pub host: Option<HostTier>,
+}
+
+impl From<RankRooms> for RankParts {
+    fn from(rooms: RankRooms) -> Self {
+        Self { rooms: Some(rooms), host: None }
+    }
+}
+
+impl From<HostTier> for RankParts {
+    fn from(host: HostTier) -> Self {
+        Self { rooms: None, host: Some(host) }
+    }
+}
+
 /// What a rank keeps between exchanges. A rank of an engine without rooms takes part all the same.
 #[derive(Debug, Default)]
 pub(crate) struct RankExchange {
     chain: Chain,
     rooms: Option<RankRooms>,
+    host: Option<HostTier>,
 }
 
 impl RankExchange {
-    pub(crate) fn new(rooms: Option<RankRooms>) -> Self {
-        Self { chain: Chain::default(), rooms }
+    pub(crate) fn new(parts: RankParts) -> Self {
+        let RankParts { rooms, host } = parts;
+        Self { chain: Chain::default(), rooms, host }
     }
 
     /// Takes a decision and carries out its commands.
@@ -50,13 +74,33 @@ impl RankExchange {
         order.decision.commands.iter().try_for_each(|command| rooms.port.apply(command)).map_err(ObeyError::Port)
     }
 
-    /// Copies landed units into the cache.
-    pub(crate) fn import<O: Ops>(
+    /// What stands before the step: drops and loads of the host tier, landed units into the cache.
+    pub(crate) fn before_step<O: Ops>(
         &mut self,
         ops: &O,
         caches: &mut Caches<O::Buffer>,
-        imports: &[Import],
+        order: &Order,
     ) -> Result<(), OpsError> {
+        match &mut self.host {
+            Some(host) => host.begin(ops, caches, &order.host)?,
+            None if order.host.is_empty() => {}
+            None => return Err(refused(ops)("a copy to or from host memory was ordered, and this rank has no tier")),
+        }
+        self.import(ops, caches, &order.imports)
+    }
+
+    /// What stands behind the step: pages to save are read.
+    pub(crate) fn behind_step<O: Ops>(
+        &mut self,
+        ops: &O,
+        caches: &Caches<O::Buffer>,
+        order: &Order,
+    ) -> Result<(), OpsError> {
+        self.host.as_mut().map_or(Ok(()), |host| host.save(ops, caches, &order.host.saves))
+    }
+
+    /// Copies landed units into the cache.
+    fn import<O: Ops>(&mut self, ops: &O, caches: &mut Caches<O::Buffer>, imports: &[Import]) -> Result<(), OpsError> {
         let Some(RankRooms { handover, port, landing }) = &mut self.rooms else { return Ok(()) };
         let mut get = |at: u64, page: &mut [u8]| port.read(at, page).map_err(|error| error.to_string());
         for import in imports {
@@ -75,19 +119,20 @@ impl RankExchange {
         Ok(())
     }
 
-    /// Where a forward reports its layers.
-    pub(crate) fn sink<'a, O: Ops>(&'a mut self, exports: &'a [Export]) -> Box<dyn LayerSink<O> + 'a> {
-        match &mut self.rooms {
-            Some(rooms) if !exports.is_empty() => Box::new(Exporting { rooms, exports }),
-            _ => Box::new(NoSink),
-        }
+    /// Who has something to do between the layers of a step with these reads and exports. Nobody: it may be one piece of work.
+    pub(crate) fn hook<'a>(&'a mut self, read: &[PageRun], exports: &'a [Export]) -> Option<Between<'a>> {
+        let loads = self.host.as_ref().map(|host| host.awaited(read)).unwrap_or_default();
+        let rooms = self.rooms.as_mut().filter(|_| !exports.is_empty());
+        let host = self.host.as_mut().filter(|_| !loads.is_empty());
+        (rooms.is_some() || host.is_some()).then_some(Between { rooms, exports, host, loads })
     }
 
     /// The one moment at which this rank looks at its rooms.
     pub(crate) fn report(&mut self, rank: u32) -> Report {
         let view = |rooms: &mut RankRooms| -> BTreeMap<RoomKey, RoomSeen> { rooms.port.view() };
         let rooms = self.rooms.as_mut().map(view).unwrap_or_default();
-        Report { rank, applied: self.chain.last(), rooms, ..Report::default() }
+        let copies = self.host.as_mut().map(HostTier::view).unwrap_or_default();
+        Report { rank, applied: self.chain.last(), rooms, copies }
     }
 }
 
@@ -100,21 +145,28 @@ pub(crate) enum ObeyError {
     Port(PortError),
 }
 
-/// Copies the pages of a layer into the arena as soon as the layer has written them.
-struct Exporting<'a> {
-    rooms: &'a mut RankRooms,
+/// Before a layer, waits for what is loaded into it; behind it, copies its pages into the arena as soon as they are written.
+pub(crate) struct Between<'a> {
+    rooms: Option<&'a mut RankRooms>,
     exports: &'a [Export],
+    host: Option<&'a mut HostTier>,
+    /// Loads that the step reads.
+    loads: Vec<CopyId>,
 }
 
-impl<O: Ops> LayerSink<O> for Exporting<'_> {
+impl<O: Ops> LayerHook<O> for Between<'_> {
+    fn layer_begins(&mut self, ops: &O, caches: &mut Caches<O::Buffer>, layer: usize) -> Result<(), OpsError> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        host.await_unit(ops, caches, Unit(layer as u32), &self.loads)
+    }
+
     fn layer_done(&mut self, ops: &O, caches: &Caches<O::Buffer>, layer: usize) -> Result<(), OpsError> {
-        let RankRooms { handover, port, .. } = &mut *self.rooms;
+        let Some(RankRooms { handover, port, .. }) = &mut self.rooms else { return Ok(()) };
         let unit = Unit(layer as u32);
         for export in self.exports {
             let mut put = |at: u64, page: &[u8]| port.write(at, page).map_err(|error| error.to_string());
             handover.export(ops, caches, unit, &export.pages, &export.runs, &mut put)?;
-            let failed = |error: PortError| OpsError::Device { device: ops.name(), message: error.to_string() };
-            port.layer_done(export.key, unit).map_err(failed)?;
+            port.layer_done(export.key, unit).map_err(refused(ops))?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
 //! The cache buffers of one rank, layer by layer. Which bytes belong to which page is the geometry's business.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use reference::ops::{Ops, OpsError, Pages};
 use transfer::fault::Faults;
-use transfer::gate::{GateError, PageGate, ReadablePages};
+use transfer::gate::{PageGate, ReadablePages};
 
 use crate::geometry::{BufferSpec, CacheBuffer, CacheGeometry};
 use crate::handover;
@@ -108,11 +109,11 @@ impl<B> LayerCache<B> {
 pub struct Caches<B> {
     /// Layers.
     pub layers: Vec<LayerCache<B>>,
-    gate: PageGate,
+    gate: Arc<PageGate>,
 }
 
-/// A refusal of the gate as the device's.
-pub(crate) fn refused<O: Ops>(ops: &O) -> impl Fn(GateError) -> OpsError + '_ {
+/// A refusal of the gate, or of somebody else who is no device, as the device's.
+pub(crate) fn refused<O: Ops, E: Display>(ops: &O) -> impl Fn(E) -> OpsError + '_ {
     |error| OpsError::Device { device: ops.name(), message: error.to_string() }
 }
 
@@ -145,11 +146,18 @@ impl<B> Caches<B> {
         });
         let layers: Vec<_> = layers.collect();
         let gate = PageGate::new(&handover::classes(sizes), layers.len() as u32, Arc::new(Faults::none()));
-        Ok(Self { layers, gate })
+        Ok(Self { layers, gate: Arc::new(gate) })
+    }
+
+    /// The same buffers behind a gate of free pages with these faults, for tests and experiments.
+    #[must_use]
+    pub fn with_faults(self, sizes: PoolSizes, faults: Arc<Faults>) -> Self {
+        let gate = PageGate::new(&handover::classes(sizes), self.layers.len() as u32, faults);
+        Self { gate: Arc::new(gate), ..self }
     }
 
     /// Whose the pages are, and which layers of them may be read.
-    pub fn gate(&self) -> &PageGate {
+    pub fn gate(&self) -> &Arc<PageGate> {
         &self.gate
     }
 

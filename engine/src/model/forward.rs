@@ -10,10 +10,10 @@ use reference::ops::{
 use super::attention;
 use super::cache::{Caches, OpenLayer, refused};
 use super::graphs::{GraphCounters, Graphs, Padded, StepPart};
+use super::hook::{LayerHook, NoHook};
 use super::mtp::DraftArrays;
 use super::numerics::Numerics;
 use super::probe::{NoProbe, Probe, Stage};
-use super::sink::{LayerSink, NoSink};
 use super::weights::{HyperConnection, Layer, Moe, RoutingWeights, Weights};
 use super::workspace::{Limits, RankShape, StepArrays, Workspace};
 use crate::batch::{Batch, DecodeMost};
@@ -200,7 +200,7 @@ impl<O: Ops> Model<O> {
         graphs.put(ops, &padded.batch)?;
         graphs.run(ops, StepPart::Forward, padded.size, |arrays| {
             let step = Step { ops, config, numerics, shape, batch: &padded.batch, arrays: &arrays.step, limits };
-            trunk(&step, &passage, weights, caches, work, collective.as_mut(), progress, &mut NoProbe, &mut NoSink)
+            trunk(&step, &passage, weights, caches, work, collective.as_mut(), progress, &mut NoProbe, &mut NoHook)
         })?;
         passage.publish(ops, caches.gate(), units)?;
         progress.tick();
@@ -208,14 +208,14 @@ impl<O: Ops> Model<O> {
         samples(&self.ops, &self.work, batch.logits_rows.len())
     }
 
-    /// [`Model::forward`] that tells `sink` of every layer, always eager.
-    pub fn forward_to(&mut self, batch: &Batch, sink: &mut dyn LayerSink<O>) -> Result<Vec<i32>, OpsError> {
-        self.run(batch, &mut NoProbe, sink)
+    /// [`Model::forward`] with `hook` around every layer, always eager.
+    pub fn forward_around(&mut self, batch: &Batch, hook: &mut dyn LayerHook<O>) -> Result<Vec<i32>, OpsError> {
+        self.run(batch, &mut NoProbe, hook)
     }
 
     /// [`Model::forward`] under a probe, always eager.
     pub fn forward_with(&mut self, batch: &Batch, probe: &mut dyn Probe<O>) -> Result<Vec<i32>, OpsError> {
-        self.run(batch, probe, &mut NoSink)
+        self.run(batch, probe, &mut NoHook)
     }
 
     /// Operations and caches, to copy pages between steps.
@@ -227,16 +227,17 @@ impl<O: Ops> Model<O> {
         &mut self,
         batch: &Batch,
         probe: &mut dyn Probe<O>,
-        sink: &mut dyn LayerSink<O>,
+        hook: &mut dyn LayerHook<O>,
     ) -> Result<Vec<i32>, OpsError> {
         self.padded = None;
         let Self { ops, config, numerics, shape, weights, caches, work, arrays, limits, collective, pending, .. } =
             self;
         arrays.put(ops, batch)?;
+        hook.layer_begins(ops, caches, 0)?;
         *pending = claim(ops, batch, caches.gate())?;
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
         let passage = Passage::new(ops, batch, pending)?;
-        trunk(&step, &passage, weights, caches, work, collective.as_mut(), &self.progress, probe, sink)?;
+        trunk(&step, &passage, weights, caches, work, collective.as_mut(), &self.progress, probe, hook)?;
         samples(ops, work, batch.logits_rows.len())
     }
 }
@@ -259,7 +260,7 @@ fn trunk<O: Ops>(
     collective: &mut dyn Collective<O>,
     progress: &Part,
     probe: &mut dyn Probe<O>,
-    sink: &mut dyn LayerSink<O>,
+    hook: &mut dyn LayerHook<O>,
 ) -> Result<(), OpsError> {
     let Step { ops, config, numerics, batch, arrays, .. } = *step;
     ops.embed(Embed {
@@ -274,13 +275,17 @@ fn trunk<O: Ops>(
     })?;
     for (index, layer) in weights.layers.iter().enumerate() {
         let rope = if layer.attn.compressor.is_some() { &weights.rope_compress } else { &weights.rope_window };
+        // The first layer was announced before the step claimed its pages.
+        if index > 0 {
+            hook.layer_begins(ops, caches, index)?;
+        }
         let (gate, layers) = caches.split();
         let readable = gate.readable(Unit(index as u32), &passage.read).map_err(refused(ops))?;
         let cache = &mut layers[index].open(&readable);
         run_layer(step, index, layer, rope, cache, work, collective, probe)?;
         passage.publish(ops, gate, index..index + 1)?;
         drop(readable);
-        sink.layer_done(ops, caches, index)?;
+        hook.layer_done(ops, caches, index)?;
         progress.tick();
     }
     step.logits(&weights.head, weights.lm_head.weight(), work)?;

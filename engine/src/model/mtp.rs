@@ -5,8 +5,8 @@ use reference::ops::{Embed, HcPost, Linear, Norm, NormRope, Ops, OpsError};
 use super::cache::{Caches, refused};
 use super::forward::{Model, Passage, Step, run_layer, samples};
 use super::graphs::StepPart;
+use super::hook::{LayerHook, NoHook};
 use super::probe::{NoProbe, Probe, Stage};
-use super::sink::{LayerSink, NoSink};
 use super::weights::Weights;
 use super::workspace::{Array, Workspace, bytes_of};
 use crate::batch::Batch;
@@ -88,24 +88,24 @@ impl<O: Ops> Model<O> {
         graphs.put_draft(ops, config.hc_mult, &behind)?;
         graphs.run(ops, StepPart::Draft, padded.size, |arrays| {
             let step = Step { ops, config, numerics, shape, batch: &padded.batch, arrays: &arrays.step, limits };
-            let (probe, sink) = (&mut NoProbe, &mut NoSink);
-            draft_layer(&step, &passage, &arrays.draft, weights, caches, work, collective.as_mut(), probe, sink)
+            let (probe, hook) = (&mut NoProbe, &mut NoHook);
+            draft_layer(&step, &passage, &arrays.draft, weights, caches, work, collective.as_mut(), probe, hook)
         })?;
         passage.publish(ops, caches.gate(), unit..unit + 1)?;
         samples(&self.ops, &self.work, batch.logits_rows.len())
     }
 
-    /// [`Model::draft`] that tells `sink` of its layer, behind an eager forward.
+    /// [`Model::draft`] with `hook` around its layer, behind an eager forward.
     ///
     /// # Panics
     /// Without a draft layer.
-    pub fn draft_to(
+    pub fn draft_around(
         &mut self,
         batch: &Batch,
         next_ids: &[i32],
-        sink: &mut dyn LayerSink<O>,
+        hook: &mut dyn LayerHook<O>,
     ) -> Result<Vec<i32>, OpsError> {
-        self.draft_run(batch, next_ids, &mut NoProbe, sink)
+        self.draft_run(batch, next_ids, &mut NoProbe, hook)
     }
 
     /// [`Model::draft`] under a probe, which sees the draft layer as the one behind the trunk's last; always eager.
@@ -118,7 +118,7 @@ impl<O: Ops> Model<O> {
         next_ids: &[i32],
         probe: &mut dyn Probe<O>,
     ) -> Result<Vec<i32>, OpsError> {
-        self.draft_run(batch, next_ids, probe, &mut NoSink)
+        self.draft_run(batch, next_ids, probe, &mut NoHook)
     }
 
     fn draft_run(
@@ -126,7 +126,7 @@ impl<O: Ops> Model<O> {
         batch: &Batch,
         next_ids: &[i32],
         probe: &mut dyn Probe<O>,
-        sink: &mut dyn LayerSink<O>,
+        hook: &mut dyn LayerHook<O>,
     ) -> Result<Vec<i32>, OpsError> {
         let Self {
             ops,
@@ -146,7 +146,7 @@ impl<O: Ops> Model<O> {
         draft.put(ops, config.hc_mult, next_ids)?;
         let step = Step { ops, config, numerics, shape, batch, arrays, limits };
         let passage = Passage::new(ops, batch, pending)?;
-        draft_layer(&step, &passage, draft, weights, caches, work, collective.as_mut(), probe, sink)?;
+        draft_layer(&step, &passage, draft, weights, caches, work, collective.as_mut(), probe, hook)?;
         samples(ops, work, batch.logits_rows.len())
     }
 }
@@ -162,7 +162,7 @@ fn draft_layer<O: Ops>(
     work: &mut Workspace<O::Buffer>,
     collective: &mut dyn Collective<O>,
     probe: &mut dyn Probe<O>,
-    sink: &mut dyn LayerSink<O>,
+    hook: &mut dyn LayerHook<O>,
 ) -> Result<(), OpsError> {
     let Step { ops, config, numerics, batch, .. } = *step;
     let mtp = weights.mtp.as_ref().expect("asked for a draft without a draft layer");
@@ -224,13 +224,14 @@ fn draft_layer<O: Ops>(
     })?;
     // The block sees the next tokens: its routing is by bias, so that ids do not matter to it.
     let index = weights.layers.len();
+    hook.layer_begins(ops, caches, index)?;
     let (gate, layers) = caches.split();
     let readable = gate.readable(Unit(index as u32), &passage.read).map_err(refused(ops))?;
     let cache = &mut layers[index].open(&readable);
     run_layer(step, index, &mtp.layer, &weights.rope_window, cache, work, collective, probe)?;
     passage.publish(ops, gate, index..index + 1)?;
     drop(readable);
-    sink.layer_done(ops, caches, index)?;
+    hook.layer_done(ops, caches, index)?;
     step.logits(&mtp.head, weights.lm_head.weight(), work)?;
     probe.at(ops, index, Stage::Logits, &mut work.logits, batch.logits_rows.len() as u32)?;
     step.sample(draft.zeros.get(), work)

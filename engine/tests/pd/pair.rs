@@ -8,7 +8,7 @@ use engine::config::ModelConfig;
 use engine::coordinator::{Coordinator, Decode, Prefill};
 use engine::engine::{Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape};
-use engine::handover::{Handover, RankRooms};
+use engine::handover::{Handover, RankParts, RankRooms};
 use engine::ids::{SequenceId, TokenId};
 use engine::model::cache::Caches;
 use engine::model::{Limits, Model, Numerics, Parts, RankShape, load};
@@ -115,7 +115,8 @@ impl Setup {
 
     pub(crate) fn runner(&self, sizes: PoolSizes, rooms: Vec<RankRooms>) -> Runner {
         let setup = self.clone();
-        let runner = Runner::start_with_rooms(self.ranks, self.shape(), rooms, move |rank, collective| {
+        let rooms = rooms.into_iter().map(RankParts::from).collect();
+        let runner = Runner::start_with_parts(self.ranks, self.shape(), rooms, move |rank, collective| {
             setup.model(rank, collective, sizes)
         });
         runner.expect("ranks start")

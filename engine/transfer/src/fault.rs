@@ -59,8 +59,10 @@ words! {
         Quarantine = "quarantine",
         /// Report P(k) of a rank; name = its number.
         Exchange = "exchange",
-        /// A copy between device and host memory; name = item.
-        HostCopy = "host-copy",
+        /// Pages of an item are stored in host slots; name = item.
+        HostSave = "host-save",
+        /// Pages of an item are to be read out of host slots; name = item.
+        HostLoad = "host-load",
         /// A host page is evicted.
         Evict = "evict",
         /// A node of the prefix tree is split.
@@ -128,7 +130,7 @@ impl Point {
             Self::Gate => &[SkipWait],
             Self::Quarantine => &[ReleaseEarly],
             Self::Exchange => &[Delay, Withhold, UnequalHash],
-            Self::HostCopy => &[Delay, Fail, Reorder],
+            Self::HostSave | Self::HostLoad => &[Delay, Fail, Corrupt],
             Self::Evict | Self::Split => &[Delay, Fail],
             Self::Http => &[Stall, Close],
         }

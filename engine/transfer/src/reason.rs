@@ -42,11 +42,13 @@ pub enum Code {
     Deadline = 14,
     /// Bytes of a page differ from what was sent.
     Checksum = 15,
+    /// Host memory does not hold what was asked of it, or does not take it.
+    HostMemory = 16,
 }
 
 impl Code {
     /// All codes, in the order of their numbers.
-    pub const ALL: [Code; 16] = [
+    pub const ALL: [Code; 17] = [
         Code::Unknown,
         Code::Refused,
         Code::Aborted,
@@ -63,6 +65,7 @@ impl Code {
         Code::Overloaded,
         Code::Deadline,
         Code::Checksum,
+        Code::HostMemory,
     ];
 
     /// Code of a number of the wire; [`Code::Unknown`] for one that this version does not have.

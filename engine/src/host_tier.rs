@@ -1,0 +1,213 @@
+//! Host memory of one rank: slots that hold copies of cache pages, and the copies between the two.
+//!
+//! Two threads share the work, and each kind of memory has one that touches it. The **rank's thread** alone reads and writes
+//! cache pages; the **copy engine**, a thread of its own, alone reads and writes slots. Between them go staging buffers, a fixed
+//! number each way, each with pages of one item. On a card the same seam holds with pinned buffers and a stream of its own.
+//!
+//! * A save is read behind its step, page by page through the gate, so that the answer to an order means that its pages have been
+//!   read. When every buffer is on its way to the slots, the rank waits for one: at the speed of memory, and not beyond a deadline.
+//! * A load claims its cache pages, is checked (sums of every page, if verification is on) and staged unit by unit, the unit that
+//!   is nearest to being read first. The rank takes staged pages in at the start of an order, without waiting, and inside a step
+//!   that reads them: before layer L it waits for what is left of unit L. The gate publishes a unit with its last page.
+//! * Jobs are carried out in the order in which they were handed over. What is dropped is therefore over, for slots, before
+//!   anything that is ordered later; and cache pages are written by the thread that drops.
+//!
+//! A slot counts as filled when a whole save into it has been stored, and as empty again when the next one begins.
+
+mod copier;
+mod copy;
+mod parts;
+mod port;
+mod rank;
+mod slots;
+
+pub use slots::{MemorySlots, SlotStore};
+
+use crate::geometry::CacheGeometry;
+use crate::handover::{Handover, layout};
+use crate::host_cache::HostSizes;
+use crate::pools::PoolSizes;
+use port::CopierPort;
+use slots::Slots;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use transfer::arena::ArenaError;
+use transfer::exchange::CopyId;
+use transfer::fault::Faults;
+use transfer::gate::GateError;
+use transfer::ids::{Class, Unit};
+use transfer::layout::{Layout, LayoutError};
+use transfer::reason::Reason;
+
+/// What a rank's tier is made of.
+#[derive(Debug, Clone)]
+pub struct HostTierConfig {
+    /// Slots.
+    pub sizes: HostSizes,
+    /// Whether every page is summed when it is stored and compared before it is loaded.
+    pub verify: bool,
+    /// Staging buffers each way, at least one.
+    pub staging_buffers: u32,
+    /// Bytes of a staging buffer; one page of the largest item if that is more.
+    pub staging_bytes: u64,
+    /// How long the rank waits for the copy engine before the step fails.
+    pub deadline: Duration,
+    /// Faults at [`HostSave`](transfer::fault::Point::HostSave) and [`HostLoad`](transfer::fault::Point::HostLoad).
+    pub faults: Arc<Faults>,
+}
+
+impl HostTierConfig {
+    /// Slots of these numbers, everything else as it usually is.
+    pub fn new(sizes: HostSizes) -> Self {
+        Self {
+            sizes,
+            verify: false,
+            staging_buffers: 4,
+            staging_bytes: 1 << 20,
+            deadline: Duration::from_secs(10),
+            faults: Arc::new(Faults::none()),
+        }
+    }
+
+    /// Where every slot's bytes lie.
+    ///
+    /// # Errors
+    /// More bytes than an address can name.
+    pub fn layout(&self, geometry: &CacheGeometry) -> Result<Layout, LayoutError> {
+        layout(geometry, pool_sizes(self.sizes))
+    }
+
+    /// Bytes of host memory that a rank's tier takes: slots, and staging buffers both ways.
+    ///
+    /// # Errors
+    /// As [`HostTierConfig::layout`].
+    pub fn bytes(&self, geometry: &CacheGeometry) -> Result<u64, LayoutError> {
+        let layout = self.layout(geometry)?;
+        Ok(layout.bytes() + 2 * u64::from(self.buffers()) * self.buffer_bytes(&layout))
+    }
+
+    fn buffers(&self) -> u32 {
+        self.staging_buffers.max(1)
+    }
+
+    fn buffer_bytes(&self, layout: &Layout) -> u64 {
+        let largest = layout.items().iter().map(|item| item.spec.page_bytes).max().unwrap_or(0);
+        largest.max(self.staging_bytes)
+    }
+}
+
+fn pool_sizes(sizes: HostSizes) -> PoolSizes {
+    PoolSizes { compressed_pages: sizes.compressed_slots, window_pages: sizes.window_slots, request_slots: 0 }
+}
+
+/// Why there is no tier, or why it ends a step.
+#[derive(Debug, Error)]
+pub enum HostTierError {
+    /// More bytes than an address can name.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// More bytes than there are.
+    #[error("host slots: {0}")]
+    Memory(#[from] ArenaError),
+    /// Cache pages that are not what they should be.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    /// No thread.
+    #[error("the copy engine does not start: {0}")]
+    Thread(std::io::Error),
+    /// The thread has ended.
+    #[error("the copy engine has stopped")]
+    Stopped,
+    /// A number for the second time.
+    #[error("{0} was ordered before")]
+    Again(CopyId),
+    /// Slots that the tier does not have.
+    #[error("{id}: slot {slot} of class {class}, of which the tier has {slots}")]
+    Slot {
+        /// Copy.
+        id: CopyId,
+        /// Class.
+        class: Class,
+        /// Slot.
+        slot: u32,
+        /// Slots of that class.
+        slots: u32,
+    },
+    /// Pages that are readable, or twice in one load.
+    #[error("{id}: {claimed} of {pages} cache pages could be claimed, the others are its generation's already")]
+    Claim {
+        /// Copy.
+        id: CopyId,
+        /// Pages of the load.
+        pages: usize,
+        /// Pages that were free to claim.
+        claimed: usize,
+    },
+    /// A wait that took too long.
+    #[error("{id}: unit {unit} was not {what} within {waited:?}")]
+    Deadline {
+        /// Copy.
+        id: CopyId,
+        /// Unit.
+        unit: Unit,
+        /// `stored` or `loaded`.
+        what: &'static str,
+        /// How long the rank waited.
+        waited: Duration,
+    },
+    /// A step reads what a failed load should have brought.
+    #[error("{id} has failed, and the step reads its pages: {reason}")]
+    Failed {
+        /// Copy.
+        id: CopyId,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// The tier of one rank, as its thread holds it.
+#[derive(Debug)]
+pub struct HostTier {
+    handover: Handover,
+    port: CopierPort,
+    /// Bytes of a staging buffer.
+    buffer_bytes: usize,
+    bytes: u64,
+    verify: bool,
+}
+
+impl HostTier {
+    /// A tier in memory, empty, for a rank with a cache of this geometry. All its memory is taken here.
+    ///
+    /// # Errors
+    /// Too little memory; no thread.
+    pub fn new(geometry: &CacheGeometry, config: &HostTierConfig) -> Result<Self, HostTierError> {
+        let store = MemorySlots::new(config.layout(geometry)?)?;
+        Self::on(geometry, config, Box::new(store))
+    }
+
+    /// A tier over slots that somebody else keeps.
+    ///
+    /// # Errors
+    /// As [`HostTier::new`].
+    pub fn on(
+        geometry: &CacheGeometry,
+        config: &HostTierConfig,
+        store: Box<dyn SlotStore>,
+    ) -> Result<Self, HostTierError> {
+        let handover = Handover::new(geometry, pool_sizes(config.sizes))?;
+        let layout = handover.layout();
+        let (buffers, buffer_bytes) = (config.buffers(), config.buffer_bytes(layout));
+        let bytes = layout.bytes() + 2 * u64::from(buffers) * buffer_bytes;
+        let (buffer_bytes, verify) = (buffer_bytes as usize, config.verify);
+        let slots = Slots::new(layout.clone(), store, verify, Arc::clone(&config.faults));
+        let port = CopierPort::start(slots, buffers, buffer_bytes, config.deadline)?;
+        Ok(Self { handover, port, buffer_bytes, bytes, verify })
+    }
+
+    /// Bytes of host memory: slots and staging buffers.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
