@@ -194,7 +194,7 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
                     Driver::start(driver, Box::new(transport), Arc::new(arena), Box::new(move || ring.ring()))
                         .map_err(|error: DriverError| ServingError::Transfer(error.to_string()))?;
                 drivers.push(driver);
-                Ok(RankRooms::new(handover, Box::new(port)).into())
+                Ok(RankRooms::new(handover, Box::new(port)).with_faults(Arc::clone(&faults)).into())
             })
             .collect()
     };
@@ -206,10 +206,13 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
     let handover = &handover;
     let engine: Box<dyn engine::engine::Turns> = match wires.side {
         Side::Prefill => {
-            let side = Prefill::new(handover, geometry.shape);
+            let side = Prefill::new(handover, geometry.shape).with_faults(faults);
             Box::new(RoomLoop::new(Coordinator::new(scheduler, runner, schedule, side)))
         }
-        Side::Decode => Box::new(RoomLoop::new(Coordinator::new(scheduler, runner, schedule, Decode::new(handover)))),
+        Side::Decode => {
+            let side = Decode::new(handover).with_faults(faults);
+            Box::new(RoomLoop::new(Coordinator::new(scheduler, runner, schedule, side)))
+        }
     };
     let mut lines = vec![format!("model {}: {}", served.name, setup.headline())];
     let addresses: Vec<&str> = drivers.iter().filter_map(Driver::address).collect();

@@ -216,6 +216,8 @@ pub struct Runner {
     stopped: Option<String>,
     chain: Chain,
     deadline: Option<Duration>,
+    /// A rank did not answer in time, and may never.
+    abandoned: bool,
 }
 
 impl Runner {
@@ -249,7 +251,9 @@ impl Runner {
         let early = vec![VecDeque::new(); group.len()];
         let (chain, deadline, stopped) = (Chain::default(), None, None);
         let (orders, threads, parts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut runner = Self { orders, answers, threads, parts, early, in_flight: 0, stopped, chain, deadline };
+        let (in_flight, abandoned) = (0, false);
+        let mut runner =
+            Self { orders, answers, threads, parts, early, in_flight, stopped, chain, deadline, abandoned };
         let mut rank_parts = rank_parts.into_iter();
         for (rank, end) in group.into_iter().enumerate() {
             let (orders, inbox) = channel::<Arc<Order>>();
@@ -366,7 +370,10 @@ impl Runner {
                 Some(deadline) => match self.answers.recv_timeout(deadline.saturating_sub(start.elapsed())) {
                     Ok(answer) => answer,
                     Err(RecvTimeoutError::Disconnected) => return Err(RunError::Stopped(None)),
-                    Err(RecvTimeoutError::Timeout) => return Err(self.missing(deadline)),
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.abandoned = true;
+                        return Err(self.missing(deadline));
+                    }
                 },
             };
             self.early[rank as usize].push_back(answer?);
@@ -395,9 +402,13 @@ impl Runner {
 }
 
 impl Drop for Runner {
-    /// Ends the ranks after the steps in flight.
+    /// Ends the ranks after the steps in flight. Those that were given up are left alone: whoever waited for a rank that does not
+    /// come back could not say why it ended.
     fn drop(&mut self) {
         self.orders.clear();
+        if self.abandoned {
+            return;
+        }
         for thread in self.threads.drain(..) {
             // A rank that panicked has been reported by its missing answer.
             let _ = thread.join();
@@ -434,7 +445,9 @@ fn serve<O: Ops>(
         return;
     }
     while let Ok(order) = orders.recv() {
-        let output = runner.carry_out(&order);
+        let output = runner.carry_out(&order).map(|(output, report)| Some((output, runner.exchange.hand_in(report)?)));
+        // Work whose answer is kept back is not finished.
+        let Some(output) = output.transpose() else { continue };
         part.leave();
         let failed = output.is_err();
         if answer.send((rank, output)).is_err() || failed {

@@ -1,5 +1,7 @@
 //! Free pages of an arena, the same numbers on every rank.
 
+use std::sync::Arc;
+use transfer::fault::{Faults, Point};
 use transfer::layout::{Layout, PagesByClass};
 
 /// Pages of every class, dealt out room by room.
@@ -7,13 +9,25 @@ use transfer::layout::{Layout, PagesByClass};
 pub struct ArenaPages {
     free: PagesByClass,
     num_pages: Vec<u32>,
+    faults: Arc<Faults>,
 }
 
 impl ArenaPages {
     /// The free pages of an arena.
     pub fn new(layout: &Layout) -> Self {
         let num_pages: Vec<u32> = layout.classes().iter().map(|class| class.num_pages).collect();
-        Self { free: num_pages.iter().map(|&pages| (0..pages).rev().collect()).collect(), num_pages }
+        let free = num_pages.iter().map(|&pages| (0..pages).rev().collect()).collect();
+        Self { free, num_pages, faults: Arc::new(Faults::none()) }
+    }
+
+    /// With faults of [`Point::Quarantine`].
+    pub(crate) fn set_faults(&mut self, faults: Arc<Faults>) {
+        self.faults = faults;
+    }
+
+    /// Whether pages of a room that is over may be given back: with proof of quiet, or where a fault does without.
+    pub(crate) fn may_leave(&self, quiet: bool) -> bool {
+        quiet || self.faults.at(Point::Quarantine, "").is_some()
     }
 
     /// Whether so many pages would fit an empty arena.

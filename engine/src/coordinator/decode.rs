@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use transfer::exchange::{Agreed, Command, RoomSeen};
+use transfer::fault::Faults;
 use transfer::ids::RoomKey;
 use transfer::layout::PagesByClass;
 use transfer::reason::{Code, Reason};
@@ -62,6 +63,13 @@ impl Decode {
             unopened: VecDeque::new(),
             next_room: first_room(),
         }
+    }
+
+    /// With faults of [`Point::Quarantine`](transfer::fault::Point::Quarantine).
+    #[must_use]
+    pub fn with_faults(mut self, faults: Arc<Faults>) -> Self {
+        self.arena.set_faults(faults);
+        self
     }
 
     /// The landing pages, to look at.
@@ -212,8 +220,10 @@ impl Side for Decode {
             let seen = agreed.rooms.get(&key).unwrap_or(&nothing);
             let Some(room) = self.rooms.get_mut(&key) else { continue };
             if room.over {
-                if seen.quiet && room.filling == 0 {
+                if room.filling == 0 && self.arena.may_leave(seen.quiet) {
                     self.arena.give_back(std::mem::take(&mut room.landing));
+                }
+                if room.filling == 0 && seen.quiet {
                     self.rooms.remove(&key);
                     orders.commands.push(Command::Forget { key });
                 }

@@ -10,6 +10,7 @@ use crate::step::StepPlan;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use transfer::exchange::{Agreed, Command, RoomSeen};
+use transfer::fault::Faults;
 use transfer::ids::RoomKey;
 use transfer::layout::PagesByClass;
 use transfer::reason::{Code, Reason};
@@ -49,6 +50,13 @@ impl Prefill {
             waiting: VecDeque::new(),
             forgotten: BTreeSet::new(),
         }
+    }
+
+    /// With faults of [`Point::Quarantine`](transfer::fault::Point::Quarantine).
+    #[must_use]
+    pub fn with_faults(mut self, faults: Arc<Faults>) -> Self {
+        self.arena.set_faults(faults);
+        self
     }
 
     /// The pages of the arena, to look at.
@@ -172,8 +180,10 @@ impl Side for Prefill {
                 self.arrive(key, seen, orders);
                 continue;
             };
-            if room.over && seen.quiet {
+            if room.over && self.arena.may_leave(seen.quiet) {
                 self.arena.give_back(std::mem::take(&mut room.pages));
+            }
+            if room.over && seen.quiet {
                 self.rooms.remove(&key);
                 self.forgotten.insert(key);
                 orders.commands.push(Command::Forget { key });

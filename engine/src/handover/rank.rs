@@ -7,7 +7,10 @@ use crate::model::cache::{Caches, refused};
 use reference::ops::{Ops, OpsError};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
 use transfer::exchange::{Chain, Command, CopyId, ExchangeError, PortError, Report, RoomPort, RoomSeen};
+use transfer::fault::{Fault, Faults, Point};
 use transfer::gate::PendingPages;
 use transfer::ids::{RoomKey, Unit};
 
@@ -18,12 +21,19 @@ pub struct RankRooms {
     port: Box<dyn RoomPort>,
     /// Cache pages of rooms that are landing.
     landing: BTreeMap<RoomKey, Vec<PendingPages>>,
+    faults: Arc<Faults>,
 }
 
 impl RankRooms {
     /// A port whose arena is laid out as `handover` says.
     pub fn new(handover: Handover, port: Box<dyn RoomPort>) -> Self {
-        Self { handover, port, landing: BTreeMap::new() }
+        Self { handover, port, landing: BTreeMap::new(), faults: Arc::new(Faults::none()) }
+    }
+
+    /// With faults of [`Point::Exchange`], by the rank's number.
+    #[must_use]
+    pub fn with_faults(self, faults: Arc<Faults>) -> Self {
+        Self { faults, ..self }
     }
 }
 
@@ -54,12 +64,14 @@ pub(crate) struct RankExchange {
     chain: Chain,
     rooms: Option<RankRooms>,
     host: Option<HostTier>,
+    /// A fault keeps this rank's answers back.
+    withheld: bool,
 }
 
 impl RankExchange {
     pub(crate) fn new(parts: RankParts) -> Self {
         let RankParts { rooms, host } = parts;
-        Self { chain: Chain::default(), rooms, host }
+        Self { rooms, host, ..Self::default() }
     }
 
     /// Takes a decision and carries out its commands.
@@ -101,7 +113,7 @@ impl RankExchange {
 
     /// Copies landed units into the cache.
     fn import<O: Ops>(&mut self, ops: &O, caches: &mut Caches<O::Buffer>, imports: &[Import]) -> Result<(), OpsError> {
-        let Some(RankRooms { handover, port, landing }) = &mut self.rooms else { return Ok(()) };
+        let Some(RankRooms { handover, port, landing, .. }) = &mut self.rooms else { return Ok(()) };
         let mut get = |at: u64, page: &mut [u8]| port.read(at, page).map_err(|error| error.to_string());
         for import in imports {
             let pending = match landing.entry(import.key) {
@@ -125,6 +137,22 @@ impl RankExchange {
         let rooms = self.rooms.as_mut().filter(|_| !exports.is_empty());
         let host = self.host.as_mut().filter(|_| !loads.is_empty());
         (rooms.is_some() || host.is_some()).then_some(Between { rooms, exports, host, loads })
+    }
+
+    /// What a fault makes of an answer: later, of another decision, or none from now on.
+    pub(crate) fn hand_in(&mut self, mut report: Report) -> Option<Report> {
+        let rank = report.rank;
+        let faults = self.rooms.as_ref().map(|rooms| &rooms.faults).filter(|faults| faults.any(Point::Exchange));
+        let Some(hit) = faults.and_then(|faults| faults.at(Point::Exchange, &rank.to_string())) else {
+            return (!self.withheld).then_some(report);
+        };
+        match hit.fault {
+            Fault::Delay => std::thread::sleep(Duration::from_millis(hit.number)),
+            Fault::Withhold => self.withheld = true,
+            Fault::UnequalHash => report.applied.hash ^= 1,
+            _ => {}
+        }
+        (!self.withheld).then_some(report)
     }
 
     /// The one moment at which this rank looks at its rooms.

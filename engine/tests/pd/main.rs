@@ -5,6 +5,9 @@
 mod fake;
 mod gate;
 mod handover;
+mod linked;
 mod pair;
+mod stalls;
+mod storms;
 mod texts;
 mod wire;

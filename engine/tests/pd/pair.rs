@@ -22,6 +22,7 @@ use reference::ops::{IndexKFormat, KvFormat};
 use reference::rng::Rng;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
+use transfer::fault::Faults;
 
 const CONTEXT: u32 = 700;
 
@@ -36,6 +37,9 @@ fn made(config: &ModelConfig, seed: u64) -> Arc<Checkpoint> {
 }
 
 pub(crate) static TINY: LazyLock<Arc<Checkpoint>> = LazyLock::new(|| made(&ModelConfig::tiny(), 5));
+/// [`TINY`] in sizes that two ranks share.
+pub(crate) static PAIRED: LazyLock<Arc<Checkpoint>> =
+    LazyLock::new(|| made(&ModelConfig { o_lora_rank: 32, ..ModelConfig::tiny() }, 7));
 pub(crate) static MINI: LazyLock<Arc<Checkpoint>> = LazyLock::new(|| made(&ModelConfig::mini(), 2));
 
 /// `v4_fp8` rows and fp8 keys, without rounding elsewhere.
@@ -59,6 +63,8 @@ pub(crate) struct Setup {
     pub(crate) per_page: bool,
     pub(crate) numerics: Numerics,
     pub(crate) manners: Manners,
+    /// Of either side, where no driver is between them.
+    pub(crate) faults: &'static str,
     pub(crate) seed: u64,
 }
 
@@ -83,6 +89,7 @@ impl Setup {
             per_page: false,
             numerics: fp8(),
             manners: Manners { delay: 3, ..Manners::default() },
+            faults: "",
             seed: 1,
         }
     }
@@ -95,13 +102,13 @@ impl Setup {
         }
     }
 
-    fn geometry(&self) -> CacheGeometry {
+    pub(crate) fn geometry(&self) -> CacheGeometry {
         let Numerics { kv, index_k, .. } = self.numerics;
         CacheGeometry::new(self.checkpoint.config(), self.shape(), kv, index_k, u32::from(self.mtp))
             .expect("formats of the model")
     }
 
-    fn scheduler(&self, sizes: PoolSizes) -> Scheduler {
+    pub(crate) fn scheduler(&self, sizes: PoolSizes) -> Scheduler {
         let limits = SchedulerConfig {
             max_batch_tokens: self.max_batch_tokens,
             max_running: 16,
@@ -166,19 +173,22 @@ impl Setup {
                 Wire::new(of_prefill.layout(), of_decode.layout(), manners, self.seed + u64::from(rank))
             })
             .collect();
-        let rooms = |end, pages| wires.iter().map(|wire| RankRooms::new(arena(pages), wire.port(end))).collect();
+        let faults = Arc::new(Faults::parse(self.faults).expect("rules"));
+        let rank =
+            |wire: &Wire, end, pages| RankRooms::new(arena(pages), wire.port(end)).with_faults(Arc::clone(&faults));
+        let rooms = |end, pages| wires.iter().map(|wire| rank(wire, end, pages)).collect();
         let (here, there) = (self.sizes(48), self.sizes(self.pages));
         let prefill = Coordinator::new(
             self.scheduler(here),
             self.runner(here, rooms(End::Prefill, self.arena)),
             self.schedule,
-            Prefill::new(&of_prefill, self.shape()),
+            Prefill::new(&of_prefill, self.shape()).with_faults(Arc::clone(&faults)),
         );
         let decode = Coordinator::new(
             self.scheduler(there),
             self.runner(there, rooms(End::Decode, self.arena + 1)),
             self.schedule,
-            Decode::new(&of_decode),
+            Decode::new(&of_decode).with_faults(Arc::clone(&faults)),
         );
         Pair { decode, prefill, wires }
     }
