@@ -22,7 +22,6 @@ use std::time::Duration;
 use transfer::arena::Arena;
 use transfer::driver::{Driver, DriverConfig, DriverError};
 use transfer::endpoint::Config;
-use transfer::fault::Faults;
 use transfer::hello::{Hello, PROTOCOL, Side};
 use transfer::transport::tcp::Tcp;
 
@@ -44,9 +43,6 @@ pub struct HalfArgs {
     /// Seconds for all ranks to answer a step.
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub step_seconds: u64,
-    /// Faults to inject, for tests: `seed=7; landing=delay(5)@0.01; post=fail#3`.
-    #[arg(long, env = "SM120_FAULTS", default_value = "", value_name = "RULES", hide = true)]
-    pub faults: String,
 }
 
 /// Options of `prefill`.
@@ -133,7 +129,7 @@ fn arena_sizes(args: &HalfArgs, geometry: &CacheGeometry, context: u32) -> PoolS
 }
 
 fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Result<Started, ServeError> {
-    let faults = Arc::new(Faults::parse(&args.faults).map_err(|error| ServeError::Faults(error.to_string()))?);
+    let faults = Arc::new(serve.faults()?);
     let checkpoint = serve.model.checkpoint()?;
     let served = serve.served(&checkpoint)?;
     let context = served.context;

@@ -21,6 +21,7 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
+use transfer::fault::Faults;
 
 /// Time between the end of the engine and that of the process, in which probes read why.
 const LINGER: Duration = Duration::from_secs(2);
@@ -60,6 +61,9 @@ pub struct ServeArgs {
     /// What is logged to standard error: a level, or `target=level` pairs.
     #[arg(long, env = "SM120_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
+    /// Faults to inject, for tests: `seed=7; landing=delay(5)@0.01; http:write=stall(500)#3`.
+    #[arg(long, env = "SM120_FAULTS", default_value = "", value_name = "RULES", hide = true)]
+    pub faults: String,
 }
 
 /// Why there is no server.
@@ -194,7 +198,8 @@ pub fn run_with(
         "limits: {} tokens of context, {} texts run, {} more wait",
         served.context, args.model.max_running, args.max_queue
     ));
-    let app = Arc::new(App::new(Arc::clone(&backend), served, limits));
+    let app = App::new(Arc::clone(&backend), served, limits).with_faults(Arc::new(args.faults()?));
+    let app = Arc::new(app);
     let (why, stopped) = oneshot::channel();
     let drain = Duration::from_secs(args.drain_seconds);
     let drained = runtime.block_on(async {
@@ -237,6 +242,14 @@ fn runtime_verdict(stopped: oneshot::Receiver<Stopped>) -> Stopped {
 }
 
 impl ServeArgs {
+    /// What is to go wrong.
+    ///
+    /// # Errors
+    /// Rules that do not parse; the message names what there is.
+    pub fn faults(&self) -> Result<Faults, ServeError> {
+        Faults::parse(&self.faults).map_err(|error| ServeError::Faults(error.to_string()))
+    }
+
     /// What requests need to know about a checkpoint that is served.
     ///
     /// # Errors

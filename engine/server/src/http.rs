@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
+use transfer::fault::Faults;
 
 /// How long, and for how many pieces, a body that is too large is read on before it is refused.
 const LINGER: Duration = Duration::from_millis(500);
@@ -80,6 +81,7 @@ pub struct App {
     draining: AtomicBool,
     next: AtomicU64,
     random: RandomState,
+    faults: Arc<Faults>,
 }
 
 impl std::fmt::Debug for App {
@@ -94,7 +96,19 @@ impl App {
         let places = Arc::new(Semaphore::new(limits.in_flight.min(Semaphore::MAX_PERMITS)));
         let (draining, next) = (AtomicBool::new(false), AtomicU64::new(0));
         let metrics = Arc::new(Metrics::default());
-        Self { backend, served: Arc::new(served), limits, places, metrics, draining, next, random: RandomState::new() }
+        let (served, random, faults) = (Arc::new(served), RandomState::new(), Arc::new(Faults::none()));
+        Self { backend, served, limits, places, metrics, draining, next, random, faults }
+    }
+
+    /// With faults of [`Point::Http`](transfer::fault::Point::Http).
+    #[must_use]
+    pub fn with_faults(self, faults: Arc<Faults>) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// What happens to its connections.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     /// What it allows.

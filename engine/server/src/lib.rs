@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod backend;
+mod faulty;
 pub mod health;
 pub mod http;
 pub mod metrics;

@@ -5,26 +5,25 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 /// Fails a write that nobody takes within a limit.
 #[derive(Debug)]
-pub(crate) struct Patience {
-    stream: TcpStream,
+pub(crate) struct Patience<S> {
+    stream: S,
     limit: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patience {
-    pub(crate) fn new(stream: TcpStream, limit: Duration) -> Self {
+impl<S: AsyncWrite + Unpin> Patience<S> {
+    pub(crate) fn new(stream: S, limit: Duration) -> Self {
         Self { stream, limit, waiting: None }
     }
 
     fn write<T>(
         &mut self,
         cx: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<Result<T, Error>>,
+        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<Result<T, Error>>,
     ) -> Poll<Result<T, Error>> {
         if let Poll::Ready(written) = write(Pin::new(&mut self.stream), cx) {
             self.waiting = None;
@@ -35,13 +34,13 @@ impl Patience {
     }
 }
 
-impl AsyncRead for Patience {
+impl<S: AsyncRead + Unpin> AsyncRead for Patience<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<Result<(), Error>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Patience {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<Result<usize, Error>> {
         self.write(cx, |stream, cx| stream.poll_write(cx, buf))
     }

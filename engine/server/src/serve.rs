@@ -1,5 +1,6 @@
 //! Connections: accepted, bounded, and finished when the server goes.
 
+use crate::faulty::Faulty;
 use crate::http::{App, Limits, router};
 use crate::patience::Patience;
 use hyper::server::conn::http1;
@@ -8,9 +9,10 @@ use hyper_util::service::TowerToHyperService;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
+use transfer::fault::Faults;
 
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,10 @@ pub trait Site: Send + Sync + 'static {
     fn routes(self: Arc<Self>) -> axum::Router;
     /// What it allows.
     fn limits(&self) -> &Limits;
+    /// What happens to its connections.
+    fn faults(&self) -> &Faults {
+        const { &Faults::none() }
+    }
     /// A connection was accepted; counted until the answer is dropped.
     fn connected(&self) -> Box<dyn std::any::Any + Send>;
     /// Takes nothing new from now on.
@@ -42,6 +48,10 @@ impl Site for App {
 
     fn limits(&self) -> &Limits {
         App::limits(self)
+    }
+
+    fn faults(&self) -> &Faults {
+        App::faults(self)
     }
 
     fn connected(&self) -> Box<dyn std::any::Any + Send> {
@@ -79,6 +89,11 @@ pub async fn serve<S: Site>(
         match (accepted, Arc::clone(&places).try_acquire_owned()) {
             (Ok((stream, _)), Ok(place)) => {
                 let (routes, app, closing) = (routes.clone(), Arc::clone(&app), closing.clone());
+                // A token is a small packet that nobody should hold back.
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "nodelay");
+                }
+                let stream = Faulty::new(stream, app.faults());
                 connections.spawn(async move {
                     let _place = place;
                     let _open = app.connected();
@@ -109,15 +124,11 @@ pub async fn serve<S: Site>(
 }
 
 async fn connection(
-    stream: TcpStream,
+    stream: Faulty,
     routes: TowerToHyperService<axum::Router>,
     limits: &Limits,
     mut closing: watch::Receiver<bool>,
 ) {
-    // A token is a small packet that nobody should hold back.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "nodelay");
-    }
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_time);
     let stream = Patience::new(stream, limits.write_time);

@@ -3,6 +3,7 @@
 mod cancel;
 mod client;
 mod fake;
+mod faults;
 mod health;
 mod hostile;
 mod rig;

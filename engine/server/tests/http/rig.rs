@@ -25,6 +25,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use transfer::fault::Faults;
 
 /// Tokens of a text at most.
 pub(crate) const CONTEXT: u32 = 700;
@@ -99,13 +100,23 @@ impl Server {
         Self::draining(backend, limits, Duration::from_secs(60))
     }
 
+    /// With faults of its connections.
+    pub(crate) fn with_faults(backend: Arc<dyn Backend>, limits: Limits, rules: &str) -> Self {
+        let faults = Arc::new(Faults::parse(rules).expect("rules"));
+        Self::of(App::new(backend, served(), limits).with_faults(faults), Duration::from_secs(60))
+    }
+
     /// With a deadline for its end.
     pub(crate) fn draining(backend: Arc<dyn Backend>, limits: Limits, drain: Duration) -> Self {
+        Self::of(App::new(backend, served(), limits), drain)
+    }
+
+    fn of(app: App, drain: Duration) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).expect("a port");
         let address = listener.local_addr().expect("an address");
-        let app = Arc::new(App::new(backend, served(), limits));
+        let app = Arc::new(app);
         let (stop, stopped) = oneshot::channel();
         let task = runtime.spawn(serve(listener, Arc::clone(&app), async { _ = stopped.await }, drain));
         Self { address, app, runtime, stop, task }
