@@ -211,3 +211,6 @@ impl HostTier {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

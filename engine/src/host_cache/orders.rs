@@ -36,7 +36,7 @@ pub struct HostOrders {
     /// Begun before the step, which may wait for them layer by layer once they are checked.
     pub loads: Vec<HostLoad>,
     /// Copies that have ended and are not reported any more. One that has not ended is given up: its slots are free after this
-    /// order, and a load has stopped writing cache pages.
+    /// order, and a load has stopped writing cache pages. A load that failed holds its cache pages until then.
     pub drops: Vec<CopyId>,
 }
 
