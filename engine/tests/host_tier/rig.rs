@@ -13,7 +13,7 @@ use engine::model::cache::Caches;
 use engine::model::{Limits, Model, Numerics, Parts, RankShape, load};
 use engine::pools::PoolSizes;
 use engine::runner::{RunError, Runner};
-use engine::step::{Generations, InputToken, Sampling, StepEntry, StepOutput, StepPlan};
+use engine::step::{Generations, InputToken, Sampled, Sampling, StepEntry, StepOutput, StepPlan};
 use kernel_bindings::host::HostOps;
 use reference::ops::{IndexKFormat, KvFormat, Ops, OpsError};
 use reference::rng::Rng;
@@ -36,10 +36,14 @@ fn made(config: &ModelConfig, seed: u64) -> Arc<Checkpoint> {
 }
 
 pub(crate) static TINY: LazyLock<Arc<Checkpoint>> = LazyLock::new(|| made(&ModelConfig::tiny(), 5));
+/// Wide enough for two ranks.
+pub(crate) static WIDE: LazyLock<Arc<Checkpoint>> =
+    LazyLock::new(|| made(&ModelConfig { heads: 16, o_lora_rank: 32, ..ModelConfig::tiny() }, 5));
 
 /// What a test varies.
 #[derive(Clone)]
 pub(crate) struct Setup {
+    pub(crate) checkpoint: Arc<Checkpoint>,
     pub(crate) ranks: u32,
     pub(crate) mtp: bool,
     pub(crate) per_page: bool,
@@ -51,11 +55,11 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new() -> Self {
         let numerics = Numerics { kv: KvFormat::V4Fp8, index_k: IndexKFormat::Fp8, ..Numerics::plain(512, 128) };
-        Self { ranks: 1, mtp: false, per_page: false, numerics, faults: "" }
+        Self { checkpoint: Arc::clone(&TINY), ranks: 1, mtp: false, per_page: false, numerics, faults: "" }
     }
 
     pub(crate) fn shape(&self) -> CacheShape {
-        let window = TINY.config().window;
+        let window = self.checkpoint.config().window;
         match self.per_page {
             true => CacheShape::ring_per_page(window, self.mtp),
             false => CacheShape::ring_per_request(window, self.mtp),
@@ -64,7 +68,8 @@ impl Setup {
 
     pub(crate) fn geometry(&self) -> CacheGeometry {
         let Numerics { kv, index_k, .. } = self.numerics;
-        CacheGeometry::new(TINY.config(), self.shape(), kv, index_k, u32::from(self.mtp)).expect("formats of the model")
+        CacheGeometry::new(self.checkpoint.config(), self.shape(), kv, index_k, u32::from(self.mtp))
+            .expect("formats of the model")
     }
 
     /// A tier of every rank.
@@ -75,9 +80,9 @@ impl Setup {
     /// The model of one rank. Every cache page is NaN until it is written.
     fn model<O: Ops>(&self, ops: O, rank: u32, collective: Box<dyn Collective<O>>) -> Result<Model<O>, RunError> {
         let failed = |error: OpsError| RunError::Load(error.into());
-        let (config, numerics) = (TINY.config().clone(), self.numerics);
+        let (config, numerics) = (self.checkpoint.config().clone(), self.numerics);
         let shape = RankShape::new(&config, rank, self.ranks)?;
-        let weights = load(&ops, &TINY, &numerics, &shape, &LIMITS, self.mtp, &|_| ())?;
+        let weights = load(&ops, &self.checkpoint, &numerics, &shape, &LIMITS, self.mtp, &|_| ())?;
         let faults = Arc::new(Faults::parse(self.faults).expect("rules"));
         let mut caches = Caches::new(&ops, &self.geometry(), SIZES).map_err(failed)?.with_faults(SIZES, faults);
         for spec in self.geometry().buffers(SIZES) {
@@ -87,19 +92,24 @@ impl Setup {
         Model::new(ops, Parts { config, numerics, shape, limits: LIMITS, weights, caches, collective }).map_err(failed)
     }
 
+    /// Ranks on the host.
     pub(crate) fn ranks(&self, parts: Vec<RankParts>) -> Ranks {
-        self.ranks_with(parts, |_, collective| collective)
+        self.ranks_on(parts, |collective| (HostOps, collective), |_| ())
     }
 
-    /// Ranks whose sums pass through what `wrap` makes.
-    pub(crate) fn ranks_with(
+    /// Ranks on what `open` makes, which may put something around the sums; `ready` sees every model.
+    pub(crate) fn ranks_on<O: Ops + 'static>(
         &self,
         parts: Vec<RankParts>,
-        wrap: impl Fn(u32, Box<dyn Collective<HostOps>>) -> Box<dyn Collective<HostOps>> + Send + Sync + 'static,
+        open: impl Fn(Box<dyn Collective<O>>) -> (O, Box<dyn Collective<O>>) + Send + Sync + 'static,
+        ready: impl Fn(&Model<O>) + Send + Sync + 'static,
     ) -> Ranks {
         let setup = self.clone();
         let runner = Runner::start_with_parts(self.ranks, self.shape(), parts, move |rank, collective| {
-            setup.model(HostOps, rank, wrap(rank, collective))
+            let (ops, collective) = open(collective);
+            let model = setup.model(ops, rank, collective)?;
+            ready(&model);
+            Ok(model)
         });
         Ranks { runner: runner.expect("ranks start"), step: 0 }
     }
@@ -147,7 +157,7 @@ impl Text {
             draft: None,
             next: None,
             emits: true,
-            sampling: Sampling { temperature: 0.8, seed: 3 },
+            sampling: Sampling::GREEDY,
             window_table: (0..windows).map(|i| (i >= first).then(|| self.page(i, SIZES.window_pages))).collect(),
             compressed_table: (0..shape.compressed_pages(end)).map(|i| self.page(i, SIZES.compressed_pages)).collect(),
             request_slot: Some(SlotIndex(self.number)),
@@ -202,22 +212,26 @@ impl Ranks {
         self.order(Vec::new(), 0, host).expect("copies begin").1
     }
 
-    pub(crate) fn run(&mut self, entry: StepEntry) -> TokenId {
+    /// A step of one entry.
+    pub(crate) fn step(&mut self, entry: StepEntry, host: HostOrders) -> Result<Sampled, RunError> {
         let decode = usize::from(entry.tokens.len() == 1);
-        self.order(vec![entry], decode, HostOrders::default()).expect("runs").0.sampled[0].token
+        self.order(vec![entry], decode, host).map(|(output, _)| output.sampled[0])
     }
 
-    /// Goes on with a text behind its first `cached` tokens: the rest of them, then `more` tokens one by one.
-    pub(crate) fn go_on(&mut self, text: &mut Text, cached: usize, more: usize) -> Vec<TokenId> {
-        let first = text.tokens.len();
-        let mut next = self.run(text.entry(cached..first));
-        for _ in 0..more {
-            text.tokens.push(next);
+    pub(crate) fn run(&mut self, entry: StepEntry) -> Sampled {
+        self.step(entry, HostOrders::default()).expect("runs")
+    }
+
+    /// Goes on with a text behind its first `cached` tokens: the rest of them, with these orders, then `more` tokens one by one.
+    /// What every step sampled, drafts included.
+    pub(crate) fn go_on(&mut self, mut text: Text, cached: usize, more: usize, host: HostOrders) -> Vec<Sampled> {
+        let mut all = vec![self.step(text.entry(cached..text.tokens.len()), host).expect("runs")];
+        for nth in 0..more {
+            text.tokens.push(all[nth].token);
             let end = text.tokens.len();
-            next = self.run(text.entry(end - 1..end));
+            all.push(self.run(text.entry(end - 1..end)));
         }
-        text.tokens.push(next);
-        text.tokens.split_off(first)
+        all
     }
 
     /// Exchanges until a copy is that far, or further, or has failed.
@@ -247,8 +261,8 @@ pub(crate) fn drops(ids: &[u64]) -> HostOrders {
 }
 
 /// A text without any tier.
-pub(crate) fn expected(setup: &Setup, text: &Text, cached: usize, more: usize) -> Vec<TokenId> {
+pub(crate) fn expected(setup: &Setup, text: &Text, cached: usize, more: usize) -> Vec<Sampled> {
     let mut ranks = setup.ranks(Vec::new());
     ranks.run(text.entry(0..cached));
-    ranks.go_on(&mut text.clone(), cached, more)
+    ranks.go_on(text.clone(), cached, more, HostOrders::default())
 }
