@@ -30,6 +30,10 @@ pub struct InProcess {
     id: u64,
 }
 
+/// One end of a connection: a port, and the number by which it knows the other end. Numbers are used once, so a pair of ports
+/// that connects again does so over other ends.
+type Place = (u64, PeerId);
+
 #[derive(Debug)]
 struct World {
     now: u64,
@@ -41,8 +45,8 @@ struct World {
     /// A port that nothing reaches and nothing leaves (tests).
     deaf: Option<u64>,
     ports: BTreeMap<u64, Port>,
-    /// Pairs whose connection is gone, both ways round.
-    broken: BTreeSet<(u64, u64)>,
+    /// Ends of connections that are gone.
+    broken: BTreeSet<Place>,
     /// By due time, then by a random number.
     flights: BTreeMap<(u64, u64), Flight>,
 }
@@ -51,7 +55,7 @@ struct World {
 struct Port {
     memory: Option<(Arc<Arena>, Bounds)>,
     tickets: Tickets,
-    peers: BTreeMap<PeerId, u64>,
+    peers: BTreeMap<PeerId, Place>,
     news: Vec<News>,
     counters: Counters,
 }
@@ -59,11 +63,11 @@ struct Port {
 #[derive(Debug)]
 enum Flight {
     /// Bytes from one port's arena to another's; `data`: read already.
-    Copy { from: u64, to: u64, copy: PageCopy, data: Option<Vec<u8>>, flip: Option<u64> },
-    /// The end of a post of port `at`.
-    End { at: u64, other: u64, ticket: Ticket, end: End },
-    /// Port `at` learns that `other` is gone.
-    Lost { at: u64, other: u64 },
+    Copy { from: Place, to: Place, copy: PageCopy, data: Option<Vec<u8>>, flip: Option<u64> },
+    /// The end of a post.
+    End { at: Place, ticket: Ticket, end: End },
+    /// The port learns that the other end is gone.
+    Lost { at: Place },
 }
 
 impl Fabric {
@@ -104,6 +108,11 @@ impl Fabric {
         lock(&self.0).advance(ticks);
     }
 
+    /// From now on other faults.
+    pub fn replace_faults(&self, faults: Faults) {
+        lock(&self.0).faults = Arc::new(faults);
+    }
+
     /// Copies and messages that have not arrived.
     pub fn in_flight(&self) -> usize {
         lock(&self.0).flights.len()
@@ -115,10 +124,6 @@ fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
 }
 
 impl Port {
-    fn number(&self, other: u64) -> Option<PeerId> {
-        self.peers.iter().find(|(_, id)| **id == other).map(|(peer, _)| *peer)
-    }
-
     fn report(&mut self, tickets: Vec<Ticket>, reason: &str) {
         let failed = |ticket| News::Ended { ticket, end: End::Failed(reason.into()) };
         self.news.extend(tickets.into_iter().map(failed));
@@ -155,7 +160,7 @@ impl World {
         match flight {
             Flight::Copy { from, to, copy, data, flip } => {
                 let read = || {
-                    let (arena, _) = self.ports.get(&from)?.memory.as_ref()?;
+                    let (arena, _) = self.ports.get(&from.0)?.memory.as_ref()?;
                     let mut data = vec![0; copy.bytes as usize];
                     arena.read(copy.src, &mut data).ok().map(|()| data)
                 };
@@ -164,25 +169,23 @@ impl World {
                     let at = at as usize % data.len();
                     data[at] ^= 0x10;
                 }
-                let Some(port) = self.ports.get_mut(&to) else { return };
+                let Some(port) = self.ports.get_mut(&to.0) else { return };
                 let Some((arena, _)) = &port.memory else { return };
                 if arena.write(copy.dst, &data).is_ok() {
                     port.counters.landed_bytes += copy.bytes;
                 }
-                if let Some(port) = self.ports.get_mut(&from) {
+                if let Some(port) = self.ports.get_mut(&from.0) {
                     port.counters.sent_bytes += copy.bytes;
                 }
             }
-            Flight::End { at, other, ticket, end } => {
-                let Some(port) = self.ports.get_mut(&at) else { return };
-                let Some(peer) = port.number(other) else { return };
+            Flight::End { at: (id, peer), ticket, end } => {
+                let Some(port) = self.ports.get_mut(&id).filter(|port| port.peers.contains_key(&peer)) else { return };
                 if port.tickets.end(peer, ticket, !matches!(end, End::Failed(_))) {
                     port.news.push(News::Ended { ticket, end });
                 }
             }
-            Flight::Lost { at, other } => {
-                let Some(port) = self.ports.get_mut(&at) else { return };
-                let Some(peer) = port.number(other) else { return };
+            Flight::Lost { at: (id, peer) } => {
+                let Some(port) = self.ports.get_mut(&id).filter(|port| port.peers.contains_key(&peer)) else { return };
                 let lost = port.tickets.lose(peer);
                 port.report(lost, "the peer is gone");
                 port.news.push(News::Lost { peer, reason: "the peer is gone".into() });
@@ -204,18 +207,19 @@ impl World {
         if let Some(port) = self.ports.get_mut(&id) {
             port.tickets.begin(peer, ticket);
         }
-        let end = |due, end| (due, Flight::End { at: id, other, ticket, end });
-        if self.deaf == Some(other) {
+        let here = (id, peer);
+        let end = |due, end| (due, Flight::End { at: here, ticket, end });
+        if self.deaf == Some(other.0) {
             return Ok(());
         }
-        let admitted = self.ports.get(&other).is_some_and(|port| port.number(id).is_some());
-        if !admitted || self.broken.contains(&(id, other)) || matches!(at_post, Some((Fault::Stale, _))) {
+        let admitted = self.ports.get(&other.0).is_some_and(|port| port.peers.get(&other.1) == Some(&here));
+        if !admitted || self.broken.contains(&here) || matches!(at_post, Some((Fault::Stale, _))) {
             let (due, flight) = end(now + 1, End::Failed("the peer is gone or of another incarnation".into()));
             self.send(due, flight);
             return Ok(());
         }
         let theirs = |copy: &&PageCopy| if op == Op::Write { (copy.dst, copy.bytes) } else { (copy.src, copy.bytes) };
-        let bounds = self.ports.get(&other).and_then(|port| port.memory.as_ref()).map(|(_, bounds)| bounds);
+        let bounds = self.ports.get(&other.0).and_then(|port| port.memory.as_ref()).map(|(_, bounds)| bounds);
         let inside = |copy: &&PageCopy| {
             let (offset, bytes) = theirs(copy);
             bounds.is_some_and(|bounds| bounds.item(offset, bytes).is_some())
@@ -227,13 +231,13 @@ impl World {
             self.send(due, flight);
             return Ok(());
         }
-        self.launch(id, other, ticket, op, copies, at_post.map_or(0, |(_, number)| number));
+        self.launch(here, other, ticket, op, copies, at_post.map_or(0, |(_, number)| number));
         Ok(())
     }
 
     /// Sends the copies of a post and its end, as the faults have it.
-    fn launch(&mut self, id: u64, other: u64, ticket: Ticket, op: Op, copies: Vec<PageCopy>, delay: u64) {
-        let (from, to) = if op == Op::Write { (id, other) } else { (other, id) };
+    fn launch(&mut self, here: Place, other: Place, ticket: Ticket, op: Op, copies: Vec<PageCopy>, delay: u64) {
+        let (from, to) = if op == Op::Write { (here, other) } else { (other, here) };
         let start = self.now + 1 + delay;
         let completion = self.faults.at(Point::Completion, "").map(|hit| (hit.fault, hit.number));
         let shift = match completion {
@@ -246,7 +250,7 @@ impl World {
             let mut due = start + shift + self.delay();
             let (mut again, mut flip) = (None, None);
             for point in [Point::PageCopy, Point::Landing] {
-                let bounds = self.ports.get(&to).and_then(|port| port.memory.as_ref()).map(|(_, bounds)| bounds);
+                let bounds = self.ports.get(&to.0).and_then(|port| port.memory.as_ref()).map(|(_, bounds)| bounds);
                 let item = bounds.and_then(|bounds| bounds.item(copy.dst, copy.bytes)).unwrap_or_default();
                 match self.faults.at(point, item).map(|hit| (hit.fault, hit.number, hit.random)) {
                     Some((Fault::Delay, number, _)) => due += number,
@@ -275,7 +279,7 @@ impl World {
             Some((Fault::EndEarly, _)) => (start, End::Done),
             _ => (last + 1, End::Done),
         };
-        self.send(due, Flight::End { at: id, other, ticket, end });
+        self.send(due, Flight::End { at: here, ticket, end });
     }
 
     fn tear_down(&mut self, id: u64, peer: PeerId) {
@@ -283,12 +287,13 @@ impl World {
         let open = port.tickets.tear_down(peer);
         port.report(open, "torn down");
         let Some(other) = port.peers.remove(&peer) else { return };
-        self.broken.extend([(id, other), (other, id)]);
+        let here = (id, peer);
+        self.broken.extend([here, other]);
         for (key, flight) in std::mem::take(&mut self.flights) {
             let flight = match flight {
-                Flight::Copy { from, to, .. } if (from, to) == (other, id) => continue,
+                Flight::Copy { from, to, .. } if (from, to) == (other, here) => continue,
                 // What has left this arena may still be on its way: half of it is, as the bytes were.
-                Flight::Copy { from, to, copy, data, flip } if (from, to) == (id, other) => {
+                Flight::Copy { from, to, copy, data, flip } if (from, to) == (here, other) => {
                     if self.random().is_multiple_of(2) {
                         continue;
                     }
@@ -299,13 +304,13 @@ impl World {
                     };
                     Flight::Copy { from, to, copy, data: data.or_else(read), flip }
                 }
-                Flight::End { at, other: with, .. } if [(id, other), (other, id)].contains(&(at, with)) => continue,
+                Flight::End { at, .. } if at == here || at == other => continue,
                 flight => flight,
             };
             self.flights.insert(key, flight);
         }
         let due = self.now + 1 + self.delay();
-        self.send(due, Flight::Lost { at: other, other: id });
+        self.send(due, Flight::Lost { at: other });
     }
 }
 
@@ -335,17 +340,20 @@ impl Transport for InProcess {
         self.with(register).unwrap_or(Err(TransportError::NoArena))
     }
 
-    fn blob(&mut self, _peer: PeerId) -> Vec<u8> {
-        format!("{NAME}:{}", self.id).into_bytes()
+    fn blob(&mut self, peer: PeerId) -> Vec<u8> {
+        format!("{NAME}:{}:{}", self.id, peer.0).into_bytes()
     }
 
     fn connect(&mut self, peer: PeerId, blob: &[u8]) -> Result<(), TransportError> {
-        let id = || std::str::from_utf8(blob).ok()?.strip_prefix(NAME)?.strip_prefix(':')?.parse().ok();
+        let place = || {
+            let (id, peer) = std::str::from_utf8(blob).ok()?.strip_prefix(NAME)?.strip_prefix(':')?.split_once(':')?;
+            Some((id.parse().ok()?, PeerId(peer.parse().ok()?)))
+        };
         let wrong = || {
-            let reason = format!("expected `{NAME}:number`, got {:?}", String::from_utf8_lossy(blob));
+            let reason = format!("expected `{NAME}:number:number`, got {:?}", String::from_utf8_lossy(blob));
             TransportError::Blob { peer, transport: NAME, reason }
         };
-        let other = id().ok_or_else(wrong)?;
+        let other = place().ok_or_else(wrong)?;
         let connect = |port: &mut Port| {
             port.tickets.connect(peer)?;
             port.peers.insert(peer, other);

@@ -52,7 +52,7 @@ macro_rules! transport_suite {
     (@each $with:ident, $args:tt) => {
         $crate::transport_suite! { @$with $args bytes_land_where_they_belong, reads_fetch, quiet_is_proven_by_the_end,
             a_target_torn_down_is_frozen, a_writer_torn_down_reads_no_more, a_dead_writer_is_noticed_and_frozen,
-            a_dead_target_fails_its_posts_alone, a_deaf_peer_holds_up_nobody, stale_rooms_are_dropped_where_possible,
+            a_pair_connects_again, a_dead_target_fails_its_posts_alone, a_deaf_peer_holds_up_nobody, stale_rooms_are_dropped_where_possible,
             bad_calls_are_named, a_bad_target_range_is_refused, pages_are_reused_only_after_proof }
     };
     (@one_test ($rig:expr) $($rule:ident),*) => {

@@ -7,6 +7,7 @@ use crate::room::Proof;
 const A: PeerId = PeerId(10);
 const B: PeerId = PeerId(20);
 const C: PeerId = PeerId(30);
+const D: PeerId = PeerId(40);
 
 /// Page lists in no order: 48 compressed and 24 window pages of arenas with 64 and 128.
 fn maps() -> (PagesByClass, PagesByClass) {
@@ -167,6 +168,20 @@ pub fn a_dead_writer_is_noticed_and_frozen(rig: &mut dyn Rig) {
     until(rig, "the next incarnation's post ends", || again.ended(ticket).is_some());
     assert_eq!(again.ended(ticket), Some(End::Done));
     assert!(compared(&target, &dst, &again, &src).matches());
+}
+
+/// F11: a connection ends and the same two processes have another one. What was torn down stays so.
+pub fn a_pair_connects_again(rig: &mut dyn Rig) {
+    let (mut writer, mut target, src, dst, copies) = pair(rig);
+    target.transport.tear_down(A);
+    writer.transport.tear_down(B);
+    connect(&mut writer, &mut target, C, D);
+    let ticket = writer.post(Op::Write, C, ROOM, copies.clone());
+    until(rig, "the post over the second connection ends", || writer.ended(ticket).is_some());
+    assert_eq!(writer.ended(ticket), Some(End::Done));
+    assert!(compared(&target, &dst, &writer, &src).matches());
+    let post = Post { ticket: Ticket(9999), op: Op::Write, peer: B, tag: ROOM, copies };
+    assert_eq!(writer.transport.post(post), Err(TransportError::Peer(B)));
 }
 
 /// F11: a target's process ends; its posts fail, another peer's do not notice.
