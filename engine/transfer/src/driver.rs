@@ -18,10 +18,11 @@ mod tests;
 
 pub use net::{Net, TokioNet};
 pub use port::DriverPort;
+pub use run::DriverLoop;
 
 use crate::arena::Arena;
 use crate::checksum::{Miss, Rooms};
-use crate::endpoint::{Config, Errors, RoomView};
+use crate::endpoint::{Config, Endpoint, Errors, RoomView};
 use crate::fault::Faults;
 use crate::hello::Refusal;
 use crate::ids::{PeerId, RoomKey};
@@ -190,40 +191,31 @@ impl Driver {
     /// A hello that contradicts itself, an arena that does not fit it, an address in use.
     pub fn start(
         config: DriverConfig,
-        mut transport: Box<dyn Transport>,
+        transport: Box<dyn Transport>,
         arena: Arc<Arena>,
         wake: Box<dyn Fn() + Send + Sync>,
     ) -> Result<(Self, DriverPort), DriverError> {
-        let mut config = config;
-        let layout = crate::hello::check_own(&config.endpoint.hello)?;
-        transport.register(Arc::clone(&arena), &layout)?;
-        config.endpoint.hello.transport = transport.name().to_owned();
-        let side = config.endpoint.hello.side;
         let name = format!("transfer {}", config.endpoint.hello.rank);
-        let shared = Arc::new(Shared::new(wake));
-        let (commands, inbox) = tokio::sync::mpsc::unbounded_channel();
+        let (driver, port) = DriverLoop::new(config, TokioNet, transport, arena, wake)?;
+        let shared = Arc::clone(&driver.shared);
         let (started, starting) = mpsc::channel();
-        let run = {
-            let (shared, arena) = (Arc::clone(&shared), Arc::clone(&arena));
-            move || {
-                let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                    Ok(runtime) => runtime,
-                    Err(error) => {
-                        // Nobody waits any more if this fails.
-                        let _ = started.send(Err(DriverError::Thread(error)));
-                        return;
-                    }
-                };
-                runtime.block_on(run::run(config, TokioNet, transport, (arena, layout), shared, inbox, |ready| {
-                    let _ = started.send(ready);
-                }));
-            }
+        let run = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    // Nobody waits any more if this fails.
+                    let _ = started.send(Err(DriverError::Thread(error)));
+                    return;
+                }
+            };
+            runtime.block_on(driver.run(|ready| {
+                let _ = started.send(ready);
+            }));
         };
         let thread = std::thread::Builder::new().name(name).spawn(run).map_err(DriverError::Thread)?;
         let gone = || DriverError::Thread(std::io::Error::other("it ended before it began"));
         let address = starting.recv().map_err(|_| gone())??;
-        let port = DriverPort::new(side, commands.clone(), Arc::clone(&shared), arena);
-        Ok((Self { commands, shared, thread: Some(thread), address }, port))
+        Ok((Self { commands: port.commands(), shared, thread: Some(thread), address }, port))
     }
 
     /// Address of the control port, where there is one.
@@ -245,6 +237,29 @@ impl Driver {
     pub fn still(&self) -> Duration {
         let beat = Duration::from_millis(self.shared.beat.load(Ordering::Relaxed));
         self.shared.start.elapsed().saturating_sub(beat)
+    }
+}
+
+impl<N: Net> DriverLoop<N> {
+    /// A loop over `arena`, and the rank's end of it; the rest as for [`Driver::start`].
+    ///
+    /// # Errors
+    /// A hello that contradicts itself, an arena that does not fit it.
+    pub fn new(
+        mut config: DriverConfig,
+        net: N,
+        mut transport: Box<dyn Transport>,
+        arena: Arc<Arena>,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) -> Result<(Self, DriverPort), DriverError> {
+        let layout = crate::hello::check_own(&config.endpoint.hello)?;
+        transport.register(Arc::clone(&arena), &layout)?;
+        config.endpoint.hello.transport = transport.name().to_owned();
+        let endpoint = Endpoint::new(config.endpoint.clone())?;
+        let shared = Arc::new(Shared::new(wake));
+        let (commands, inbox) = tokio::sync::mpsc::unbounded_channel();
+        let port = DriverPort::new(config.endpoint.hello.side, commands, Arc::clone(&shared), Arc::clone(&arena));
+        Ok((Self { config, net, endpoint, transport, arena, layout, shared, inbox }, port))
     }
 }
 

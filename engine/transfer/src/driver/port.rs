@@ -35,6 +35,15 @@ impl DriverPort {
         Self { side, commands, shared, arena }
     }
 
+    pub(super) fn commands(&self) -> UnboundedSender<Message> {
+        self.commands.clone()
+    }
+
+    /// What the driver knows now, beyond what an exchange needs.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.shared.snapshot()
+    }
+
     fn send(&self, message: Message) -> Result<(), PortError> {
         self.commands.send(message).map_err(|_| PortError("the transfer thread has ended".into()))
     }

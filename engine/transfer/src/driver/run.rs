@@ -1,22 +1,24 @@
 //! The driver's loop.
 
-use super::link::{Event, Link};
-use super::lossy::Lossy;
+mod connections;
+mod view;
+
+use super::link::Event;
 use super::net::Net;
 use super::port::Message;
-use super::{Checked, DriverConfig, DriverError, PeerStatus, Shared, Snapshot};
+use super::{Checked, DriverConfig, DriverError, Shared};
 use crate::arena::Arena;
-use crate::checksum::{self, Miss, Place, Rooms};
-use crate::endpoint::{CommandError, Endpoint, NewRoom, Output, RoomView};
+use crate::checksum::{Miss, Rooms};
+use crate::endpoint::{CommandError, Endpoint, NewRoom, Output};
 use crate::exchange::Command;
-use crate::frame::FrameReader;
 use crate::hello::Side;
-use crate::ids::{PeerId, RoomKey, Ticket, Unit};
+use crate::ids::{PeerId, RoomKey, Ticket};
 use crate::layout::{Layout, PagesByClass};
 use crate::reason::{Code, Reason};
-use crate::room::{Outcome, UnitSet};
 use crate::transport::{End, News, Op, Post, Transport};
+use connections::{Connection, Target};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
@@ -30,23 +32,6 @@ const MISSES: usize = 32;
 
 /// A number that stands for no connection.
 const NOBODY: PeerId = PeerId(u32::MAX);
-
-/// A rank to connect to.
-#[derive(Debug)]
-struct Target {
-    address: String,
-    peer: Option<PeerId>,
-    connecting: bool,
-    retry: Duration,
-}
-
-/// A connection.
-struct Connection {
-    link: Link,
-    reader: FrameReader,
-    /// Only where there are faults for frames.
-    lossy: Option<Lossy>,
-}
 
 struct Run<N: Net> {
     config: DriverConfig,
@@ -74,55 +59,65 @@ struct Run<N: Net> {
     changed: bool,
 }
 
-/// Runs until it is told to stop. `ready` is called once, with the control address or the reason why there is none.
-pub(super) async fn run<N: Net>(
-    config: DriverConfig,
-    net: N,
-    transport: Box<dyn Transport>,
-    (arena, layout): (Arc<Arena>, Layout),
-    shared: Arc<Shared>,
-    mut inbox: UnboundedReceiver<Message>,
-    ready: impl FnOnce(Result<Option<String>, DriverError>),
-) {
-    let listener = match &config.listen {
-        None => None,
-        Some(address) => match net.bind(address).await {
-            Ok(listener) => Some(listener),
-            Err(error) => return ready(Err(DriverError::Listen { address: address.clone(), error })),
-        },
-    };
-    let endpoint = match Endpoint::new(config.endpoint.clone()) {
-        Ok(endpoint) => endpoint,
-        Err(refusal) => return ready(Err(refusal.into())),
-    };
-    let address = listener.as_ref().and_then(|listener| N::address(listener).ok()).map(|address| address.to_string());
-    ready(Ok(address));
-    let (events, mut happened) = channel(EVENTS);
-    let target =
-        |address: &String| Target { address: address.clone(), peer: None, connecting: false, retry: Duration::ZERO };
-    let mut run = Run {
-        targets: config.connect.iter().map(target).collect(),
-        config,
-        net,
-        endpoint,
-        transport,
-        arena,
-        layout,
-        shared,
-        events,
-        start: Instant::now(),
-        next_peer: 0,
-        links: BTreeMap::new(),
-        posts: BTreeMap::new(),
-        admitted: BTreeSet::new(),
-        sources: BTreeMap::new(),
-        checked: BTreeMap::new(),
-        ghosts: BTreeMap::new(),
-        verified: Rooms::default(),
-        misses: Vec::new(),
-        changed: true,
-    };
-    run.serve(listener, &mut inbox, &mut happened).await;
+/// A driver that has not begun: its loop, for a runtime of the caller's. All that it waits for is sockets of its [`Net`], tokio's
+/// time and its [`DriverPort`](super::DriverPort), so that it runs on simulated ones as well. [`Driver::start`](super::Driver::start)
+/// gives it a thread.
+pub struct DriverLoop<N: Net> {
+    pub(super) config: DriverConfig,
+    pub(super) net: N,
+    pub(super) endpoint: Endpoint,
+    pub(super) transport: Box<dyn Transport>,
+    pub(super) arena: Arc<Arena>,
+    pub(super) layout: Layout,
+    pub(super) shared: Arc<Shared>,
+    pub(super) inbox: UnboundedReceiver<Message>,
+}
+
+impl<N: Net> fmt::Debug for DriverLoop<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DriverLoop").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl<N: Net> DriverLoop<N> {
+    /// Runs until every port is dropped. `ready` is called once, with the control address if there is one, or with the
+    /// reason why the loop ends at once.
+    pub async fn run(self, ready: impl FnOnce(Result<Option<String>, DriverError>)) {
+        let Self { config, net, endpoint, transport, arena, layout, shared, mut inbox } = self;
+        let listener = match &config.listen {
+            None => None,
+            Some(address) => match net.bind(address).await {
+                Ok(listener) => Some(listener),
+                Err(error) => return ready(Err(DriverError::Listen { address: address.clone(), error })),
+            },
+        };
+        let address = listener.as_ref().and_then(|listener| N::address(listener).ok());
+        ready(Ok(address.map(|address| address.to_string())));
+        let (events, mut happened) = channel(EVENTS);
+        let mut run = Run {
+            targets: config.connect.iter().map(|address| Target::new(address)).collect(),
+            config,
+            net,
+            endpoint,
+            transport,
+            arena,
+            layout,
+            shared,
+            events,
+            start: Instant::now(),
+            next_peer: 0,
+            links: BTreeMap::new(),
+            posts: BTreeMap::new(),
+            admitted: BTreeSet::new(),
+            sources: BTreeMap::new(),
+            checked: BTreeMap::new(),
+            ghosts: BTreeMap::new(),
+            verified: Rooms::default(),
+            misses: Vec::new(),
+            changed: true,
+        };
+        run.serve(listener, &mut inbox, &mut happened).await;
+    }
 }
 
 impl<N: Net> Run<N> {
@@ -141,12 +136,20 @@ impl<N: Net> Run<N> {
                     None => std::future::pending().await,
                 }
             };
+            // In this order, so that a run on a simulated network repeats. Nothing starves: a tick is due now and then only, and
+            // whatever wakes the loop, commands and a bounded number of events are taken in behind it.
             tokio::select! {
+                biased;
+                _ = tick.tick() => {
+                    let now = self.now();
+                    self.endpoint.on_tick(now);
+                    self.release_held();
+                    self.reconnect(now);
+                }
                 message = inbox.recv() => match message {
                     Some(Message::Stop) | None => break,
                     Some(message) => self.obey(message),
                 },
-                Some(event) = happened.recv() => self.happen(event),
                 accepted = accepted => match accepted {
                     Ok(stream) => _ = self.link(stream),
                     Err(error) => {
@@ -155,19 +158,17 @@ impl<N: Net> Run<N> {
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                 },
-                _ = tick.tick() => {
-                    let now = self.now();
-                    self.endpoint.on_tick(now);
-                    self.release_held();
-                    self.reconnect(now);
-                }
+                Some(event) = happened.recv() => self.happen(event),
             }
-            // What else is there is taken in before anything is sent or shown.
             while let Ok(message) = inbox.try_recv() {
                 match message {
                     Message::Stop => return self.stop(),
                     message => self.obey(message),
                 }
+            }
+            for _ in 0..EVENTS {
+                let Ok(event) = happened.try_recv() else { break };
+                self.happen(event);
             }
             self.settle();
             self.shared.turn();
@@ -207,101 +208,6 @@ impl<N: Net> Run<N> {
         let now = self.now();
         self.endpoint.bye(now);
         self.settle();
-    }
-
-    fn link(&mut self, stream: N::Stream) -> PeerId {
-        self.next_peer += 1;
-        let peer = PeerId(self.next_peer);
-        let link = Link::start(peer, stream, self.events.clone());
-        let lossy = Lossy::new(&self.config.faults);
-        self.links.insert(peer, Connection { link, reader: FrameReader::new(), lossy });
-        let (now, blob) = (self.now(), self.transport.blob(peer));
-        self.endpoint.on_connected_with(peer, blob, now);
-        self.changed = true;
-        peer
-    }
-
-    fn happen(&mut self, event: Event<N::Stream>) {
-        let now = self.now();
-        match event {
-            Event::Connected(target, Ok(stream)) => {
-                let peer = self.link(stream);
-                self.targets[target].connecting = false;
-                self.targets[target].peer = Some(peer);
-            }
-            Event::Connected(target, Err(error)) => {
-                let target = &mut self.targets[target];
-                tracing::debug!(address = target.address, %error, "connect");
-                (target.connecting, target.retry) = (false, now + self.config.reconnect);
-            }
-            Event::Bytes(peer, mut bytes) => {
-                if let Some(Connection { lossy: Some(lossy), .. }) = self.links.get_mut(&peer) {
-                    bytes = lossy.receive(&bytes, now);
-                }
-                self.read(peer, &bytes);
-            }
-            Event::Sent(peer, bytes) => self.endpoint.on_sent(peer, bytes),
-            Event::Closed(peer) => {
-                if self.links.contains_key(&peer) {
-                    self.endpoint.on_lost(peer, now);
-                }
-            }
-        }
-    }
-
-    fn read(&mut self, peer: PeerId, bytes: &[u8]) {
-        let now = self.now();
-        let Some(Connection { reader, .. }) = self.links.get_mut(&peer) else { return };
-        reader.push(bytes);
-        while let Some(frame) = reader.next_frame() {
-            match frame {
-                Ok(frame) => self.endpoint.on_frame(peer, frame, now),
-                Err(error) => self.endpoint.on_bad_bytes(peer, &error, now),
-            }
-        }
-    }
-
-    fn send(&mut self, peer: PeerId, frame: Vec<u8>) {
-        let now = self.now();
-        match self.links.get_mut(&peer) {
-            Some(Connection { link, lossy: None, .. }) => link.send(frame),
-            Some(Connection { link, lossy: Some(lossy), .. }) => {
-                // What a fault drops or holds would never be reported as written.
-                self.endpoint.on_sent(peer, frame.len());
-                lossy.send(frame, now).into_iter().for_each(|frame| link.send(frame));
-            }
-            None => {}
-        }
-    }
-
-    /// Lets go of frames that a fault has delayed long enough.
-    fn release_held(&mut self) {
-        let now = self.now();
-        let mut arrived = Vec::new();
-        for (&peer, connection) in &mut self.links {
-            let Some(lossy) = &mut connection.lossy else { continue };
-            lossy.sent(now).into_iter().for_each(|frame| connection.link.send(frame));
-            arrived.push((peer, lossy.received(now)));
-        }
-        arrived.into_iter().for_each(|(peer, bytes)| self.read(peer, &bytes));
-    }
-
-    /// Connects to targets without a connection.
-    fn reconnect(&mut self, now: Duration) {
-        for (index, target) in self.targets.iter_mut().enumerate() {
-            if target.peer.is_some() || target.connecting || now < target.retry {
-                continue;
-            }
-            target.connecting = true;
-            let (net, address, events) = (self.net.clone(), target.address.clone(), self.events.clone());
-            let patience = self.config.reconnect.max(Duration::from_millis(100));
-            tokio::spawn(async move {
-                let late = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut));
-                let stream = tokio::time::timeout(patience, net.connect(&address)).await.unwrap_or_else(|_| late());
-                // Fails when the driver has ended.
-                let _ = events.send(Event::Connected(index, stream)).await;
-            });
-        }
     }
 
     /// Introduces peers whose hello fits to the transport.
@@ -444,89 +350,6 @@ impl<N: Net> Run<N> {
                 let forgotten = self.endpoint.forget(key);
                 if ghost { ignore_unknown(forgotten) } else { forgotten }
             }
-        }
-    }
-
-    /// Sums of a unit in the own arena; none where the room is over.
-    fn sums(&self, key: RoomKey, unit: Unit) -> Vec<u64> {
-        let Some(pages) = self.sources.get(&key) else { return Vec::new() };
-        let place = Place { arena: &self.arena, layout: &self.layout, pages };
-        checksum::sums(place, unit).unwrap_or_else(|error| {
-            tracing::warn!(%key, %unit, %error, "sums");
-            Vec::new()
-        })
-    }
-
-    /// Compares what has landed since the last look.
-    fn verify(&mut self) {
-        let view = self.endpoint.view();
-        for (key, room) in view {
-            if matches!(room.outcome, Outcome::Failed(_)) {
-                continue;
-            }
-            let checked = self.checked.entry(key).or_default();
-            let mut failed = None;
-            for unit in room.landed.without(checked.units).iter() {
-                let sums = self.endpoint.checksums(key, unit).unwrap_or_default();
-                let place = Place { arena: &self.arena, layout: &self.layout, pages: &room.pages };
-                let report = match checksum::verify(place, unit, sums) {
-                    Ok(report) => report,
-                    Err(error) => {
-                        failed = Some(error.to_string());
-                        break;
-                    }
-                };
-                checked.units.insert(unit);
-                let matches = report.matches();
-                self.misses.extend(report.misses.iter().take(MISSES.saturating_sub(self.misses.len())).cloned());
-                checked.report.extend(report);
-                if !matches {
-                    failed = Some(checked.report.to_string());
-                }
-                self.changed = true;
-            }
-            let complete = room.handover.is_some() && room.landed.without(checked.units).is_empty();
-            if (complete || failed.is_some()) && !std::mem::replace(&mut checked.counted, true) {
-                self.verified.add(&checked.report);
-            }
-            if let Some(why) = failed {
-                let now = self.now();
-                self.endpoint.abort(key, Reason::new(Code::Checksum, why), now);
-                self.changed = true;
-            }
-        }
-    }
-
-    fn show(&self) {
-        let mut rooms = self.endpoint.view();
-        if self.config.verify && self.endpoint.side() == Side::Decode {
-            for (key, room) in &mut rooms {
-                self.hide_unchecked(*key, room);
-            }
-        }
-        let peer = |peer: crate::endpoint::PeerView<'_>| PeerStatus {
-            id: peer.id,
-            name: peer.hello.map(|hello| hello.name.clone()).unwrap_or_default(),
-            incarnation: peer.hello.map_or(0, |hello| hello.incarnation),
-            ready: peer.ready,
-        };
-        self.shared.replace(Snapshot {
-            rooms,
-            ghosts: self.ghosts.clone(),
-            peers: self.endpoint.peers().map(peer).collect(),
-            errors: self.endpoint.errors().clone(),
-            counters: self.transport.counters(),
-            verified: self.verified,
-            misses: self.misses.clone(),
-        });
-    }
-
-    fn hide_unchecked(&self, key: RoomKey, room: &mut RoomView) {
-        let checked = self.checked.get(&key).map_or(UnitSet::EMPTY, |checked| checked.units);
-        let unchecked = room.landed.without(checked);
-        if !unchecked.is_empty() {
-            room.landed = room.landed.without(unchecked);
-            room.handover = None;
         }
     }
 }
