@@ -1,7 +1,5 @@
 //! An endpoint against hand-made frames.
 
-mod fuzz;
-
 use super::*;
 use crate::frame::{Decoded, Drain, Frame, FrameError, Kind, Stage, decode};
 use crate::hello::tests::hello;

@@ -1,42 +1,7 @@
-//! What goes wrong in a run, and the only source of chance.
+//! What goes wrong in a run.
 
 use std::time::Duration;
 use transfer::frame::Kind;
-
-/// xorshift64*: the same run on every machine.
-#[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not give neighbouring runs; zero is the one state to avoid.
-        let mixed = (seed.wrapping_add(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut rng = Self((mixed ^ mixed >> 29) | 1);
-        rng.next();
-        rng
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 16) % end
-    }
-
-    /// True in `permille` of 1,000 cases.
-    pub(crate) fn chance(&mut self, permille: u32) -> bool {
-        permille > 0 && self.below(1000) < u64::from(permille)
-    }
-
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> Duration {
-        Duration::from_micros(low * 1000 + self.below((high - low) * 1000 + 1))
-    }
-}
 
 /// Chances are per mille of the occasions named.
 #[derive(Debug, Clone, Default)]

@@ -1,6 +1,7 @@
 //! Connections, frames on them, and posts: where everything goes wrong that is not a process.
 
-use crate::world::{Event, World, ms};
+use super::world::{Event, World, ms};
+use crate::chance::Rng;
 use std::time::Duration;
 use transfer::endpoint::Endpoint;
 use transfer::frame::{Decoded, FrameReader, decode};
@@ -126,7 +127,7 @@ impl World {
             }
         }
         if self.chance(faults.garbage) {
-            let noise = self.noise();
+            let noise = noise(&mut self.rng);
             self.at(ms(1), Event::Deliver { link, end: to, bytes: noise });
         }
         let mut time = self.now + self.rng.between(0, 2);
@@ -141,26 +142,6 @@ impl World {
             link.last[to] = time;
         }
         self.at(time - self.now, Event::Deliver { link, end: to, bytes });
-    }
-
-    /// Bytes that nobody should send: unknown kinds, empty bodies, or no frame at all.
-    pub(crate) fn noise(&mut self) -> Vec<u8> {
-        if self.rng.chance(200) {
-            return (0..1 + self.rng.below(80)).map(|_| self.rng.next() as u8).collect();
-        }
-        let mut bytes = b"KVPD\x01\x00\0\0\0\0\0\0".to_vec();
-        bytes[5] = self.rng.below(40) as u8;
-        bytes.extend((self.rng.below(20)).to_le_bytes());
-        bytes.extend((self.rng.below(3) as u32).to_le_bytes());
-        bytes.extend((self.rng.below(1000)).to_le_bytes());
-        bytes.extend([0; 4]);
-        let body = self.rng.below(30);
-        bytes[8] = body as u8;
-        bytes.extend((0..body).map(|_| self.rng.below(4) as u8));
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..32]), &bytes[36..]);
-        bytes[32..36].copy_from_slice(&sum.to_le_bytes());
-        assert!(!matches!(decode(&bytes), Decoded::Lost(_) | Decoded::NeedMore));
-        bytes
     }
 
     /// Sends bytes to both ends of every connection.
@@ -212,4 +193,24 @@ impl World {
             }
         }
     }
+}
+
+/// Bytes that nobody should send: unknown kinds, empty bodies, or no frame at all.
+pub(crate) fn noise(rng: &mut Rng) -> Vec<u8> {
+    if rng.chance(200) {
+        return (0..1 + rng.below(80)).map(|_| rng.next() as u8).collect();
+    }
+    let mut bytes = b"KVPD\x01\x00\0\0\0\0\0\0".to_vec();
+    bytes[5] = rng.below(40) as u8;
+    bytes.extend((rng.below(20)).to_le_bytes());
+    bytes.extend((rng.below(3) as u32).to_le_bytes());
+    bytes.extend((rng.below(1000)).to_le_bytes());
+    bytes.extend([0; 4]);
+    let body = rng.below(30);
+    bytes[8] = body as u8;
+    bytes.extend((0..body).map(|_| rng.below(4) as u8));
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&bytes[..32]), &bytes[36..]);
+    bytes[32..36].copy_from_slice(&sum.to_le_bytes());
+    assert!(!matches!(decode(&bytes), Decoded::Lost(_) | Decoded::NeedMore));
+    bytes
 }

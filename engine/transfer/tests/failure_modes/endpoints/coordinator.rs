@@ -1,6 +1,8 @@
 //! The two servers' loops, as small as they can be: what all ranks see together leads to the same commands on all.
 
-use crate::world::{RANKS, UNITS, World, layout, ms};
+use super::pool::Pool;
+use super::world::{World, ms};
+use crate::words::{RANKS, UNITS, layout};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,31 +50,6 @@ fn all(views: &[Option<RoomView>], holds: impl Fn(&RoomView) -> bool) -> bool {
     views.len() == RANKS && views.iter().all(|view| view.as_ref().is_some_and(&holds))
 }
 
-/// Pages of a pool, by class.
-#[derive(Debug)]
-struct Pool(PagesByClass, PagesByClass);
-
-impl Pool {
-    fn new(side: Side) -> Self {
-        let all: PagesByClass = layout(side).classes().iter().map(|class| (0..class.num_pages).collect()).collect();
-        Self(all.clone(), all)
-    }
-
-    fn take(&mut self, counts: &[usize]) -> Option<PagesByClass> {
-        let enough = self.0.iter().zip(counts).all(|(free, &count)| free.len() >= count);
-        enough.then(|| self.0.iter_mut().zip(counts).map(|(free, &count)| free.drain(..count).collect()).collect())
-    }
-
-    fn give(&mut self, pages: &PagesByClass) {
-        // The page that came back last goes out first, so that a late write meets a new owner.
-        self.0.iter_mut().zip(pages).for_each(|(free, pages)| pages.iter().for_each(|&page| free.insert(0, page)));
-    }
-
-    fn is_full(&self) -> bool {
-        self.0.iter().zip(&self.1).all(|(free, all)| free.len() == all.len())
-    }
-}
-
 #[derive(Debug)]
 struct Live {
     pages: PagesByClass,
@@ -114,7 +91,7 @@ impl DecodeSide {
 
     pub(crate) fn left(&self) -> Option<String> {
         let idle = self.pool.is_full() && self.waiting.is_empty() && self.live.is_empty();
-        (!idle).then(|| format!("pages {:?}, waiting {:?}, live {:?}", self.pool.0, self.waiting, self.live))
+        (!idle).then(|| format!("pages {:?}, waiting {:?}, live {:?}", self.pool.free(), self.waiting, self.live))
     }
 
     pub(crate) fn step(&mut self, world: &mut World, number: usize) {
@@ -263,7 +240,7 @@ impl PrefillSide {
 
     pub(crate) fn left(&self) -> Option<String> {
         let idle = self.pool.is_full() && self.live.is_empty();
-        (!idle).then(|| format!("pages {:?}, live {:?}", self.pool.0, self.live))
+        (!idle).then(|| format!("pages {:?}, live {:?}", self.pool.free(), self.live))
     }
 
     pub(crate) fn step(&mut self, world: &mut World, number: usize) {
