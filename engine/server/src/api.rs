@@ -1,14 +1,21 @@
 //! The OpenAI-shaped interface: bodies to requests, tokens to text, text to answers.
 
+pub mod chat;
 pub mod choice;
+mod dsml;
 pub mod error;
 pub mod fields;
 pub mod job;
+pub mod json;
+pub mod marker;
 pub mod prompt;
 pub mod stop;
 pub mod text;
+pub mod tools;
+pub mod turn;
 pub mod wire;
 
+use self::error::ApiError;
 use engine::ids::TokenId;
 use engine::tokenizer::Tokenizer;
 
@@ -29,6 +36,17 @@ pub struct Served {
     pub eos: Vec<TokenId>,
     /// Prompts of one request at most.
     pub max_prompts: usize,
+}
+
+impl Served {
+    /// Whether a request means this model.
+    ///
+    /// # Errors
+    /// It names another one.
+    pub fn known(&self, name: &str) -> Result<(), ApiError> {
+        let other = || ApiError::not_found(format!("model: expected {:?}, got {name:?}", self.name));
+        (name == self.name).then_some(()).ok_or_else(other)
+    }
 }
 
 /// A way in.

@@ -1,10 +1,12 @@
 //! Routes: bodies in, answers out. What a client waits for lives in its response: dropped, because the client went away, it
 //! cancels the request.
 
+mod model;
+
 use crate::api::choice::{Choice, Part, Tokens};
 use crate::api::error::ApiError;
 use crate::api::job::{self, Job};
-use crate::api::text::{Start, Text};
+use crate::api::text::Text;
 use crate::api::wire::{self, Reply, Whole};
 use crate::api::{Endpoint, Served};
 use crate::backend::{Backend, Update};
@@ -156,7 +158,10 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat))
-        .route("/v1/models", get(models))
+        .route("/v1/models", get(model::models))
+        .route("/v1/models/{*name}", get(model::model))
+        .route("/tokenize", post(model::tokenize))
+        .route("/detokenize", post(model::detokenize))
         .route("/health", get(health))
         .route("/health_generate", get(health_generate))
         .route("/live", get(|| async { Json(json!({ "status": "live" })) }))
@@ -178,11 +183,8 @@ async fn chat(State(app): State<Arc<App>>, body: Body) -> Response {
 
 async fn answer(app: Arc<App>, endpoint: Endpoint, body: Body) -> Response {
     let job = async {
-        let body = read_body(&app.limits, body).await?;
-        let (served, seed) = (Arc::clone(&app.served), app.number());
-        // Long prompts take long to tokenise; other requests must not wait for that.
-        let reading = tokio::task::spawn_blocking(move || job::read(endpoint, &served, &body, seed));
-        let job = reading.await.map_err(|error| ApiError::failed(error.to_string()))??;
+        let seed = app.number();
+        let job = reading(&app, body, move |served, body| job::read(endpoint, served, body, seed)).await?;
         begin(&app, endpoint, &job).map(|choices| (job, choices))
     };
     let (job, choices) = match job.await {
@@ -193,13 +195,12 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, body: Body) -> Response {
             return error.into_response();
         }
     };
-    let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
     let reply = Reply {
         endpoint,
-        id: format!("{prefix}-{:016x}", app.number()),
+        number: app.number(),
         model: app.served.name.clone(),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        reasons: job.start == Start::Reasoning,
+        reasons: job.start.reasons(),
         token_ids: job.token_ids,
     };
     let answered =
@@ -208,6 +209,18 @@ async fn answer(app: Arc<App>, endpoint: Endpoint, body: Body) -> Response {
         tracing::warn!(endpoint = endpoint.name(), status = error.status.as_u16(), %error, "failed");
         error.into_response()
     })
+}
+
+/// What a body says. Long prompts take long to tokenise; other requests must not wait for that.
+async fn reading<T: Send + 'static>(
+    app: &App,
+    body: Body,
+    read: impl FnOnce(&Served, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let body = read_body(&app.limits, body).await?;
+    let served = Arc::clone(&app.served);
+    let reading = tokio::task::spawn_blocking(move || read(&served, &body));
+    reading.await.map_err(|error| ApiError::failed(error.to_string()))?
 }
 
 /// The body, within its limits.
@@ -247,9 +260,9 @@ fn begin(app: &App, endpoint: Endpoint, job: &Job) -> Result<Vec<Choice>, ApiErr
     let places = job.requests.iter().map(take).collect::<Result<Vec<_>, _>>()?;
     let choice = |(request, place): (&Request, _)| {
         let record = Record::new(&app.metrics, endpoint.name(), request.prompt.len());
-        let text = Text::new(&app.served.tokenizer, job.start, &job.stops);
+        let text = Text::new(&app.served.tokenizer, job.start, &job.stops, job.offer.clone());
         let updates = app.backend.submit(request.clone());
-        Choice::new(updates, text, request.stop.clone(), request.prompt.len(), record, place)
+        Choice::new(updates, text, job.offer.clone(), request.stop.clone(), request.prompt.len(), record, place)
     };
     Ok(job.requests.iter().zip(places).map(choice).collect())
 }
@@ -318,7 +331,7 @@ impl Events {
             }
             Some((_, _, Err(error))) => {
                 // The status is out already; an error event without [DONE] tells a broken answer from a short one.
-                tracing::warn!(id = self.reply.id, %error, "failed while streaming");
+                tracing::warn!(id = self.reply.id(), %error, "failed while streaming");
                 self.parts = None;
                 wire::event(&error.body())
             }
@@ -346,14 +359,6 @@ async fn streamed(reply: Reply, choices: Vec<Choice>, include_usage: bool) -> Re
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
-}
-
-async fn models(State(app): State<Arc<App>>) -> Response {
-    let Served { name, created, context, .. } = &*app.served;
-    let model = json!({
-        "id": name, "object": "model", "created": created, "owned_by": "sm120", "max_model_len": context,
-    });
-    Json(json!({ "object": "list", "data": [model] })).into_response()
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {

@@ -1,12 +1,15 @@
 //! One text on its way to a client.
 
 use super::error::ApiError;
-use super::text::{Piece, Text};
+use super::text::Text;
+use super::tools::{Demand, Offer};
+use super::turn::{End, Piece};
 use crate::backend::{Update, Updates};
 use crate::metrics::Record;
 use engine::ids::TokenId;
 use engine::sequence::FinishReason;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Tokens of one text or of several.
@@ -33,8 +36,10 @@ impl std::ops::AddAssign for Tokens {
 pub enum Finish {
     /// A stop token or string.
     Stop,
-    /// The token limit or the context.
+    /// The token limit or the context, or a tool call that the model has not completed.
     Length,
+    /// The model waits for the results of what it called.
+    ToolCalls,
 }
 
 impl Finish {
@@ -43,6 +48,7 @@ impl Finish {
         match self {
             Finish::Stop => "stop",
             Finish::Length => "length",
+            Finish::ToolCalls => "tool_calls",
         }
     }
 }
@@ -61,6 +67,7 @@ pub enum Part {
 pub struct Choice {
     updates: Updates,
     text: Text,
+    offer: Option<Arc<Offer>>,
     /// Tokens that end the text and are not part of it.
     stop: Vec<TokenId>,
     tokens: Tokens,
@@ -76,13 +83,15 @@ impl Choice {
     pub fn new(
         updates: Updates,
         text: Text,
+        offer: Option<Arc<Offer>>,
         stop: Vec<TokenId>,
         prompt: usize,
         record: Record,
         place: OwnedSemaphorePermit,
     ) -> Self {
         let tokens = Tokens { prompt: prompt as u32, ..Tokens::default() };
-        Self { updates, text, stop, tokens, ready: VecDeque::new(), ids: Vec::new(), record, _place: place }
+        let (ready, ids) = (VecDeque::new(), Vec::new());
+        Self { updates, text, offer, stop, tokens, ready, ids, record, _place: place }
     }
 
     /// The tokens that came since this was last asked. Those of a piece are there when it is, with the later ones if the text was
@@ -120,7 +129,7 @@ impl Choice {
                 self.ids.push(token);
                 if !self.stop.contains(&token) {
                     let pieces = self.text.push(token).map_err(wrong)?;
-                    self.ready.extend(pieces.into_iter().map(Part::Piece));
+                    self.hand_out(pieces)?;
                     if self.text.stopped() {
                         self.updates.cancel();
                     }
@@ -128,19 +137,19 @@ impl Choice {
             }
             Update::Finished { reason, usage } => {
                 self.tokens.cached = usage.cached_tokens;
-                let finish = match reason {
+                let end = match reason {
                     // Whatever else happened since: the text was complete.
-                    _ if self.text.stopped() => Finish::Stop,
-                    FinishReason::Stop(_) => Finish::Stop,
-                    FinishReason::MaxTokens | FinishReason::ContextLimit => Finish::Length,
+                    _ if self.text.stopped() => End::Said,
+                    FinishReason::Stop(_) => End::Said,
+                    FinishReason::MaxTokens | FinishReason::ContextLimit => End::Cut,
                     FinishReason::Failed(why) => return Err(ApiError::failed(why)),
                     FinishReason::Cancelled => {
                         return Err(ApiError::unavailable("the request was cancelled by the server"));
                     }
                 };
-                let pieces = self.text.finish().map_err(wrong)?;
-                let finish = if self.text.stopped() { Finish::Stop } else { finish };
-                self.ready.extend(pieces.into_iter().map(Part::Piece));
+                let pieces = self.text.finish(end).map_err(wrong)?;
+                self.hand_out(pieces)?;
+                let finish = self.finish(end)?;
                 self.ready.push_back(Part::End(finish, self.tokens));
                 self.record.end(finish.word());
             }
@@ -148,5 +157,36 @@ impl Choice {
             Update::Lost(why) => return Err(ApiError::unavailable(why)),
         }
         Ok(())
+    }
+
+    fn demand(&self) -> Option<&Demand> {
+        self.offer.as_ref()?.demand.as_ref()
+    }
+
+    fn hand_out(&mut self, pieces: Vec<Piece>) -> Result<(), ApiError> {
+        for piece in &pieces {
+            if let (Piece::Call { name, .. }, Some(Demand::Named(tool))) = (piece, self.demand())
+                && name != tool
+            {
+                return Err(ApiError::disobeyed(format!(
+                    "tool_choice: expected a call of {tool:?}, got one of {name:?}"
+                )));
+            }
+        }
+        self.ready.extend(pieces.into_iter().map(Part::Piece));
+        Ok(())
+    }
+
+    fn finish(&self, end: End) -> Result<Finish, ApiError> {
+        match (end, self.text.called()) {
+            // A stop string can be in what was held back to the end.
+            (End::Cut, _) if !self.text.stopped() => Ok(Finish::Length),
+            (_, Some(true)) => Ok(Finish::ToolCalls),
+            (_, Some(false)) => Ok(Finish::Length),
+            (_, None) if self.demand().is_some() => {
+                Err(ApiError::disobeyed("tool_choice: expected a call, got none from the model"))
+            }
+            (_, None) => Ok(Finish::Stop),
+        }
     }
 }

@@ -67,6 +67,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "engine_error", message)
     }
 
+    /// The model did not do what the request demands (500).
+    pub fn disobeyed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "model_error", message)
+    }
+
     /// The server behind this one broke off (502).
     pub fn bad_gateway(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_GATEWAY, "bad_gateway_error", message)

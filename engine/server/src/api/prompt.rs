@@ -1,7 +1,11 @@
 //! Chat messages to a DeepSeek-V4 prompt: plain text between markers that are special tokens. Text of a message that spells a
 //! marker stays text.
 
-use super::text::THINK_END;
+mod tools;
+
+use super::json::Object;
+use super::marker::{DSML, THINK_END};
+use super::tools::Tool;
 use engine::ids::TokenId;
 use engine::tokenizer::{Tokenizer, TokenizerError};
 
@@ -54,7 +58,7 @@ pub enum Thinking {
 }
 
 /// A message.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Message {
     /// Moved to the front.
     System(String),
@@ -64,13 +68,46 @@ pub enum Message {
     Assistant {
         /// The answer.
         content: String,
-        /// Written only where the answer is continued: earlier reasoning is forgotten.
+        /// Written where the answer is continued or tools are offered; otherwise earlier reasoning is forgotten.
         reasoning: Option<String>,
+        /// What it called.
+        calls: Vec<PastCall>,
         /// The last message, to be continued.
         prefix: bool,
     },
+    /// The result of a call of the answer before.
+    Tool {
+        /// Of the call.
+        id: String,
+        /// The result.
+        text: String,
+    },
     /// A reminder behind the conversation.
     Reminder(String),
+}
+
+/// A call of an earlier answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PastCall {
+    /// Its id; calls of a message and their results are written in the order of ids.
+    pub id: String,
+    /// Of the tool.
+    pub name: String,
+    /// Arguments by name.
+    pub arguments: Object,
+}
+
+/// A conversation that the model goes on with.
+#[derive(Debug, Clone, Copy)]
+pub struct Conversation<'a> {
+    /// What was said.
+    pub messages: &'a [Message],
+    /// Tools that may be called.
+    pub tools: &'a [Tool],
+    /// Whether one must be called: the prompt ends where the first call begins.
+    pub demanded: bool,
+    /// How much the model is asked to think.
+    pub thinking: Thinking,
 }
 
 /// Text of a prompt.
@@ -99,33 +136,69 @@ impl Prompt {
         }
     }
 
-    /// The model's own words, grounding markers in them.
-    fn own(&mut self, mut text: &str) {
-        while let Some((at, marker)) = GROUNDING.iter().filter_map(|m| Some((text.find(m)?, *m))).min() {
+    /// A text in which those markers are markers.
+    fn marked(&mut self, mut text: &str, markers: &[&str]) {
+        while let Some((at, marker)) = markers.iter().filter_map(|m| Some((text.find(m)?, *m))).min() {
             self.text(&text[..at]);
             self.marker(marker);
             text = &text[at + marker.len()..];
         }
         self.text(text);
     }
+
+    /// The model's own words.
+    fn own(&mut self, text: &str) {
+        self.marked(text, &GROUNDING);
+    }
+
+    fn system(&mut self, conversation: &Conversation<'_>) {
+        self.text(match conversation.thinking {
+            Thinking::Off | Thinking::Low => "",
+            Thinking::High => EFFORT_HIGH,
+            Thinking::Max => EFFORT_MAX,
+        });
+        let system = conversation.messages.iter().filter_map(|message| match message {
+            Message::System(text) if !text.is_empty() => Some(text.as_str()),
+            _ => None,
+        });
+        self.text(&system.collect::<Vec<_>>().join("\n\n"));
+        if !conversation.tools.is_empty() {
+            self.tools(conversation.tools);
+        }
+    }
+
+    fn assistant(&mut self, message: &Assistant<'_>, thinks: bool, remembers: bool) {
+        self.marker(ASSISTANT);
+        if thinks && (message.prefix || remembers) {
+            self.marker(THINK);
+            self.own(message.reasoning);
+        }
+        if !thinks || !message.prefix || !message.content.is_empty() {
+            self.marker(THINK_END);
+        }
+        self.own(message.content);
+        self.calls(message.calls);
+        if !message.prefix {
+            self.marker(EOS);
+        }
+    }
+}
+
+struct Assistant<'a> {
+    content: &'a str,
+    reasoning: &'a str,
+    calls: &'a [PastCall],
+    prefix: bool,
 }
 
 /// The prompt of a conversation.
-pub fn render(messages: &[Message], thinking: Thinking) -> Vec<Segment> {
+pub fn render(conversation: &Conversation<'_>) -> Vec<Segment> {
     let mut prompt = Prompt::default();
     prompt.marker(BOS);
-    prompt.text(match thinking {
-        Thinking::Off | Thinking::Low => "",
-        Thinking::High => EFFORT_HIGH,
-        Thinking::Max => EFFORT_MAX,
-    });
-    let system = messages.iter().filter_map(|message| match message {
-        Message::System(text) if !text.is_empty() => Some(text.as_str()),
-        _ => None,
-    });
-    prompt.text(&system.collect::<Vec<_>>().join("\n\n"));
-    let others: Vec<&Message> = messages.iter().filter(|message| !matches!(message, Message::System(_))).collect();
-    let thinks = thinking != Thinking::Off;
+    prompt.system(conversation);
+    let thinks = conversation.thinking != Thinking::Off;
+    let others = conversation.messages.iter().filter(|message| !matches!(message, Message::System(_)));
+    let others: Vec<&Message> = others.collect();
     let mut at = 0;
     while at < others.len() {
         match others[at] {
@@ -137,23 +210,29 @@ pub fn render(messages: &[Message], thinking: Thinking) -> Vec<Segment> {
                     _ => None,
                 });
                 let texts: Vec<&str> = run.collect();
-                prompt.marker(USER);
+                match at.checked_sub(1).map(|before| others[before]) {
+                    Some(Message::Tool { .. }) => prompt.text("\n\n"),
+                    _ => prompt.marker(USER),
+                }
                 prompt.text(&texts.iter().copied().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n"));
                 at += texts.len() - 1;
             }
-            Message::Assistant { content, reasoning, prefix } => {
-                prompt.marker(ASSISTANT);
-                if *prefix && thinks {
-                    prompt.marker(THINK);
-                    prompt.own(reasoning.as_deref().unwrap_or_default());
-                }
-                if !thinks || !*prefix || !content.is_empty() {
-                    prompt.marker(THINK_END);
-                }
-                prompt.own(content);
-                if !*prefix {
-                    prompt.marker(EOS);
-                }
+            Message::Tool { .. } => {
+                let run = others[at..].iter().map_while(|message| match message {
+                    Message::Tool { id, text } => Some((id.as_str(), text.as_str())),
+                    _ => None,
+                });
+                let mut results: Vec<(&str, &str)> = run.collect();
+                at += results.len() - 1;
+                results.sort_by_key(|(id, _)| *id);
+                prompt.marker(USER);
+                let results = results.iter().map(|(_, text)| format!("<tool_result>{text}</tool_result>"));
+                prompt.text(&results.collect::<Vec<_>>().join("\n\n"));
+            }
+            Message::Assistant { content, reasoning, calls, prefix } => {
+                let reasoning = reasoning.as_deref().unwrap_or_default();
+                let message = Assistant { content, reasoning, calls, prefix: *prefix };
+                prompt.assistant(&message, thinks, !conversation.tools.is_empty());
             }
             Message::Reminder(text) => {
                 prompt.marker(REMINDER);
@@ -165,6 +244,9 @@ pub fn render(messages: &[Message], thinking: Thinking) -> Vec<Segment> {
     if !matches!(others.last(), Some(Message::Assistant { prefix: true, .. })) {
         prompt.marker(ASSISTANT);
         prompt.marker(if thinks { THINK } else { THINK_END });
+    }
+    if conversation.demanded {
+        prompt.marked(&format!("\n\n<{DSML}tool_calls>\n"), &[DSML]);
     }
     prompt.0
 }

@@ -29,6 +29,11 @@ impl StopScanner {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
+    /// Whether nothing is held back.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// What was held back: the text ended first.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)

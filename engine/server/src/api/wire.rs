@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use super::choice::{Finish, Part, Tokens};
-use super::text::Piece;
+use super::turn::Piece;
 use engine::ids::TokenId;
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 pub struct Reply {
     /// Way in.
     pub endpoint: Endpoint,
-    /// Number of the answer.
-    pub id: String,
+    /// Number of the answer, which no other has.
+    pub number: u64,
     /// Model.
     pub model: String,
     /// Seconds since 1970.
@@ -30,6 +30,8 @@ pub struct Whole {
     pub reasoning: String,
     /// The answer.
     pub content: String,
+    /// Tools that are called: name and arguments.
+    pub calls: Vec<(String, String)>,
     /// Why it is complete.
     pub finish: Option<Finish>,
     /// Its tokens, the one that stopped it included.
@@ -42,6 +44,11 @@ impl Whole {
         match part {
             Part::Piece(Piece::Reasoning(text)) => self.reasoning += &text,
             Part::Piece(Piece::Content(text)) => self.content += &text,
+            Part::Piece(Piece::Call { name, .. }) => self.calls.push((name, String::new())),
+            // The arguments of a call follow it.
+            Part::Piece(Piece::Arguments { text, .. }) => {
+                self.calls.last_mut().into_iter().for_each(|(_, arguments)| *arguments += &text)
+            }
             Part::End(finish, _) => self.finish = Some(finish),
         }
     }
@@ -66,38 +73,39 @@ pub fn event(value: &Value) -> String {
 pub const DONE: &str = "data: [DONE]\n\n";
 
 impl Reply {
+    /// Name of the answer.
+    pub fn id(&self) -> String {
+        let prefix = if self.endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
+        format!("{prefix}-{:016x}", self.number)
+    }
+
+    /// Name of a call of text `index`. Names sort as the calls do: prompts show calls in the order of their names.
+    fn call_id(&self, index: usize, call: usize) -> String {
+        format!("call_{call:02}_{:016x}{index:02x}", self.number)
+    }
+
     fn envelope(&self, chunk: bool, choices: Value) -> Value {
         let object = match (self.endpoint, chunk) {
             (Endpoint::Completions, _) => "text_completion",
             (Endpoint::Chat, true) => "chat.completion.chunk",
             (Endpoint::Chat, false) => "chat.completion",
         };
-        let Self { id, model, created, .. } = self;
-        json!({ "id": id, "object": object, "created": created, "model": model, "choices": choices })
+        let Self { model, created, .. } = self;
+        json!({ "id": self.id(), "object": object, "created": created, "model": model, "choices": choices })
     }
 
     /// An event with a part of text `index` and the tokens since the part before; `first` of that text.
     pub fn chunk(&self, index: usize, part: &Part, ids: &[TokenId], first: bool) -> Value {
-        let (reasoning, content, finish) = match part {
-            Part::Piece(Piece::Reasoning(text)) => (Some(text), None, None),
-            Part::Piece(Piece::Content(text)) => (None, Some(text), None),
-            Part::End(finish, _) => (None, None, Some(finish.word())),
-        };
+        let finish = if let Part::End(finish, _) = part { Some(finish.word()) } else { None };
         let mut choice = match self.endpoint {
             Endpoint::Completions => {
-                let text = content.map_or("", String::as_str);
+                let text = if let Part::Piece(Piece::Content(text)) = part { text } else { "" };
                 json!({ "index": index, "text": text, "logprobs": null, "finish_reason": finish })
             }
             Endpoint::Chat => {
-                let mut delta = json!({});
+                let mut delta = self.delta(index, part);
                 if first {
                     delta["role"] = "assistant".into();
-                }
-                if let Some(text) = reasoning {
-                    delta["reasoning_content"] = text.as_str().into();
-                }
-                if let Some(text) = content {
-                    delta["content"] = text.as_str().into();
                 }
                 json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish })
             }
@@ -106,6 +114,39 @@ impl Reply {
             choice["token_ids"] = json!(ids);
         }
         self.envelope(true, json!([choice]))
+    }
+
+    fn delta(&self, index: usize, part: &Part) -> Value {
+        match part {
+            Part::Piece(Piece::Reasoning(text)) => json!({ "reasoning_content": text }),
+            Part::Piece(Piece::Content(text)) => json!({ "content": text }),
+            Part::Piece(Piece::Call { index: call, name }) => json!({ "tool_calls": [{
+                "index": call, "id": self.call_id(index, *call), "type": "function",
+                "function": { "name": name, "arguments": "" },
+            }] }),
+            Part::Piece(Piece::Arguments { index: call, text }) => {
+                json!({ "tool_calls": [{ "index": call, "function": { "arguments": text } }] })
+            }
+            Part::End(..) => json!({}),
+        }
+    }
+
+    fn message(&self, index: usize, whole: &Whole) -> Value {
+        let mut message = json!({ "role": "assistant", "content": whole.content });
+        if self.reasons {
+            message["reasoning_content"] = whole.reasoning.as_str().into();
+        }
+        if !whole.calls.is_empty() {
+            let call = |(call, (name, arguments)): (usize, &(String, String))| {
+                let function = json!({ "name": name, "arguments": arguments });
+                json!({ "id": self.call_id(index, call), "type": "function", "function": function })
+            };
+            message["tool_calls"] = whole.calls.iter().enumerate().map(call).collect();
+            if whole.content.is_empty() {
+                message["content"] = Value::Null;
+            }
+        }
+        message
     }
 
     /// The event with the usage.
@@ -124,10 +165,7 @@ impl Reply {
                     json!({ "index": index, "text": whole.content, "logprobs": null, "finish_reason": finish })
                 }
                 Endpoint::Chat => {
-                    let mut message = json!({ "role": "assistant", "content": whole.content });
-                    if self.reasons {
-                        message["reasoning_content"] = whole.reasoning.as_str().into();
-                    }
+                    let message = self.message(index, whole);
                     json!({ "index": index, "message": message, "logprobs": null, "finish_reason": finish })
                 }
             };

@@ -1,7 +1,7 @@
 //! Clients that go away, queues that are full, servers that stop.
 
 use crate::client::{Client, ask, get, post};
-use crate::fake::{Fake, Script};
+use crate::fake::{Fake, Script, ids};
 use crate::rig::{RUNNING, Server, engine, until};
 use engine::sequence::FinishReason;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn long(stream: bool) -> Value {
 
 /// Streaming or not, running or waiting: who goes away stops being computed, and every page comes back.
 #[test]
-fn a_client_that_goes_away_is_not_computed() {
+fn a06_a_client_that_goes_away_is_not_computed() {
     let backend = EngineBackend::new(engine(64));
     let idle = backend.engine().snapshot();
     let server = Server::start(Arc::new(backend.clone()), Limits { in_flight: 64, ..Limits::default() });
@@ -84,7 +84,7 @@ fn a_full_server_says_so() {
 /// More than sockets hold, to a client that takes none of it.
 #[test]
 fn a_client_that_does_not_read_loses_its_place() {
-    let fake = Fake::new(Script::Say(vec![b'x'; 150_000], FinishReason::MaxTokens));
+    let fake = Fake::new(Script::Say(ids(&[b'x'; 150_000]), FinishReason::MaxTokens));
     let limits = Limits { in_flight: 1, write_time: Duration::from_millis(200), ..Limits::default() };
     let server = Server::start(fake.clone(), limits);
     let mut client = Client::connect(server.address);

@@ -11,10 +11,10 @@ use tokio::sync::mpsc::UnboundedSender;
 /// How a request is answered.
 #[derive(Debug, Clone)]
 pub(crate) enum Script {
-    /// These bytes as tokens, then the end.
-    Say(Vec<u8>, FinishReason),
-    /// These bytes, then nobody is there any more.
-    Vanish(Vec<u8>),
+    /// These tokens, then the end.
+    Say(Vec<TokenId>, FinishReason),
+    /// These tokens, then nobody is there any more.
+    Vanish(Vec<TokenId>),
     /// A refusal.
     Refuse(Refusal),
     /// Nothing, until [`Fake::release`].
@@ -23,8 +23,13 @@ pub(crate) enum Script {
 
 impl Script {
     pub(crate) fn say(text: &str) -> Self {
-        Script::Say(text.as_bytes().to_vec(), FinishReason::MaxTokens)
+        Script::Say(ids(text.as_bytes()), FinishReason::MaxTokens)
     }
+}
+
+/// Bytes as tokens.
+pub(crate) fn ids(bytes: &[u8]) -> Vec<TokenId> {
+    bytes.iter().map(|&byte| TokenId(byte.into())).collect()
 }
 
 /// See above.
@@ -64,15 +69,15 @@ impl Fake {
 
 fn play(sender: &UnboundedSender<Update>, request: &Request, script: &Script) {
     let said = match script {
-        Script::Say(bytes, _) | Script::Vanish(bytes) => bytes.as_slice(),
+        Script::Say(tokens, _) | Script::Vanish(tokens) => tokens.as_slice(),
         Script::Refuse(refusal) => {
             let _ = sender.send(Update::Refused(refusal.clone()));
             return;
         }
         Script::Hang => unreachable!("held"),
     };
-    for &byte in said {
-        let _ = sender.send(Update::Token(TokenId(byte.into())));
+    for &token in said {
+        let _ = sender.send(Update::Token(token));
     }
     if let Script::Say(_, reason) = script {
         let (prompt_tokens, generated_tokens) = (request.prompt.len() as u32, said.len() as u32);

@@ -40,7 +40,8 @@ fn value() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(3, 12, 4, |inner| {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            proptest::collection::hash_map("role|content|type|text|[a-z]{1,3}", inner, 0..4).prop_map(|map| json!(map)),
+            proptest::collection::hash_map("role|content|type|text|function|name|tool_calls|[a-z]{1,3}", inner, 0..4)
+                .prop_map(|map| json!(map)),
         ]
     })
 }
@@ -64,6 +65,7 @@ fn field() -> impl Strategy<Value = String> {
         "logprobs",
         "tools",
         "tool_choice",
+        "parallel_tool_calls",
         "response_format",
         "thinking",
         "reasoning_effort",

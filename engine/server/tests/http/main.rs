@@ -8,3 +8,4 @@ mod health;
 mod hostile;
 mod rig;
 mod texts;
+mod tools;

@@ -86,6 +86,15 @@ pub(crate) fn served() -> Served {
     }
 }
 
+/// A model whose tokens are bytes and markers, with room for the instructions about tools.
+pub(crate) fn marked() -> Served {
+    let config = ModelConfig::mini();
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/markers");
+    let tokenizer = Tokenizer::open(dir, &config).expect("a tokenizer");
+    let eos = vec![tokenizer.marker("<｜end▁of▁sentence｜>").expect("a marker")];
+    Served { tokenizer, vocab_size: config.vocab_size, context: 8192, eos, ..served() }
+}
+
 /// A running server.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -109,6 +118,11 @@ impl Server {
     /// With a deadline for its end.
     pub(crate) fn draining(backend: Arc<dyn Backend>, limits: Limits, drain: Duration) -> Self {
         Self::of(App::new(backend, served(), limits), drain)
+    }
+
+    /// Of [`marked`].
+    pub(crate) fn marked(backend: Arc<dyn Backend>) -> Self {
+        Self::of(App::new(backend, marked(), Limits::default()), Duration::from_secs(60))
     }
 
     fn of(app: App, drain: Duration) -> Self {

@@ -1,7 +1,7 @@
 //! What clients get: the engine's own tokens, the same text whole and streamed, one end, the truth about failures.
 
 use crate::client::{Answer, ask, get};
-use crate::fake::{Fake, Script};
+use crate::fake::{Fake, Script, ids};
 use crate::rig::{Server, engine, served};
 use engine::ids::TokenId;
 use engine::sequence::{Event, FinishReason, Request};
@@ -111,7 +111,7 @@ fn the_engines_own_tokens() {
 
 /// A real prompt through the chat format; the same text whole and streamed.
 #[test]
-fn chat_over_the_engine() {
+fn a02_chat_over_the_engine() {
     let server = Server::start(Arc::new(EngineBackend::new(engine(64))), Limits::default());
     let body = json!({
         "messages": [{ "role": "user", "content": "hi" }], "thinking": { "type": "disabled" }, "max_tokens": 12, "seed": 3,
@@ -126,13 +126,13 @@ fn chat_over_the_engine() {
 }
 
 #[test]
-fn characters_are_whole() {
+fn a04_characters_are_whole() {
     let fake = Fake::new(Script::say("aé🙂b"));
     let server = Server::start(fake.clone(), Limits::default());
     let body = with_stream(json!({ "prompt": "x" }));
     let ((_, _, usage), pieces) = streamed(&ask(server.address, COMPLETIONS, &body));
     assert_eq!((pieces, &usage["completion_tokens"]), (["a", "é", "🙂", "b"].map(str::to_owned).to_vec(), &json!(8)));
-    fake.set(Script::Say(b"a\xf0\x9f\x99".to_vec(), FinishReason::ContextLimit));
+    fake.set(Script::Say(ids(b"a\xf0\x9f\x99"), FinishReason::ContextLimit));
     let ((text, reason, _), _) = streamed(&ask(server.address, COMPLETIONS, &body));
     assert_eq!((text.as_str(), reason.as_str()), ("a\u{fffd}", "length"), "nothing withheld is lost");
 }
@@ -157,7 +157,7 @@ fn reasoning_beside_the_answer() {
 #[test]
 fn tokens_beside_the_text() {
     let said = b"a\xc3\xa9#x\x01".to_vec();
-    let fake = Fake::new(Script::Say(said.clone(), FinishReason::Stop(TokenId(1))));
+    let fake = Fake::new(Script::Say(ids(&said), FinishReason::Stop(TokenId(1))));
     let server = Server::start(fake, Limits::default());
     let body = json!({ "prompt": "x", "return_token_ids": true, "stop": "##" });
     assert_eq!(ask(server.address, COMPLETIONS, &body).json()["choices"][0]["token_ids"], json!(said));
@@ -173,7 +173,7 @@ fn tokens_beside_the_text() {
 
 /// Byte tokens put every border there is inside the stop string.
 #[test]
-fn stop_strings_end_the_request() {
+fn a05_stop_strings_end_the_request() {
     let fake = Fake::new(Script::say("one # ## é###two###"));
     let server = Server::start(fake.clone(), Limits::default());
     let body = json!({ "prompt": "x", "stop": ["é##", "~never"] });
@@ -190,7 +190,7 @@ fn stop_strings_end_the_request() {
 
 #[test]
 fn a_stop_token_is_not_part_of_the_text() {
-    let fake = Fake::new(Script::Say(b"ab\x01".to_vec(), FinishReason::Stop(TokenId(1))));
+    let fake = Fake::new(Script::Say(ids(b"ab\x01"), FinishReason::Stop(TokenId(1))));
     let server = Server::start(fake, Limits::default());
     let (text, reason, usage) = whole(&ask(server.address, COMPLETIONS, &json!({ "prompt": "x" })));
     assert_eq!((text.as_str(), reason.as_str(), &usage["completion_tokens"]), ("ab", "stop", &json!(3)));
@@ -225,7 +225,7 @@ fn several_prompts_are_several_choices() {
 
 /// A failure has a status before the first byte and is an event behind it; it is never an empty or a short answer.
 #[test]
-fn failures_are_failures() {
+fn a10_failures_are_failures() {
     let fake = Fake::new(Script::say(""));
     let server = Server::start(fake.clone(), Limits::default());
     let failed = || FinishReason::Failed("step 7: no room".to_owned());
@@ -242,7 +242,7 @@ fn failures_are_failures() {
             assert_eq!((answer.status, answer.message().as_str()), (status, message));
         }
     }
-    for script in [Script::Say(b"ab".to_vec(), failed()), Script::Vanish(b"ab".to_vec())] {
+    for script in [Script::Say(ids(b"ab"), failed()), Script::Vanish(ids(b"ab"))] {
         fake.set(script);
         assert!(ask(server.address, COMPLETIONS, &json!({ "prompt": "x" })).status >= 500);
         let events = ask(server.address, COMPLETIONS, &with_stream(json!({ "prompt": "x" }))).events();
@@ -258,10 +258,35 @@ fn other_routes() {
     let server = Server::start(Fake::new(Script::say("x")), Limits::default());
     let models = get(server.address, "/v1/models").json();
     assert_eq!((&models["data"][0]["id"], &models["data"][0]["max_model_len"]), (&json!("tiny"), &json!(700)));
+    assert_eq!(get(server.address, "/v1/models/tiny").json(), models["data"][0]);
+    let unknown = get(server.address, "/v1/models/some/other");
+    assert_eq!((unknown.status, unknown.message().as_str()), (404, "model: expected \"tiny\", got \"some/other\""));
     assert_eq!(get(server.address, "/live").status, 200);
     let missing = get(server.address, "/v2/models");
     assert_eq!((missing.status, missing.message().as_str()), (404, "no route /v2/models"));
     let wrong = get(server.address, COMPLETIONS);
     assert_eq!((wrong.status, wrong.message().as_str()), (405, "/v1/completions has no method GET"));
     assert_eq!(ask(server.address, COMPLETIONS, &json!({ "prompt": "x", "model": "other" })).status, 404);
+}
+
+#[test]
+fn tokens_and_their_text() {
+    let server = Server::start(Fake::new(Script::say("x")), Limits::default());
+    let tokenize = |body: Value| ask(server.address, "/tokenize", &body);
+    let tokens = tokenize(json!({ "prompt": "aé" })).json();
+    assert_eq!(tokens, json!({ "count": 3, "max_model_len": 700, "tokens": [0x61, 0xc3, 0xa9] }));
+    let text = ask(server.address, "/detokenize", &json!({ "tokens": tokens["tokens"], "model": "tiny" })).json();
+    assert_eq!(text, json!({ "prompt": "aé" }));
+    let chat = json!({ "messages": [{ "role": "user", "content": "hi" }], "reasoning_effort": "none" });
+    let usage = ask(server.address, CHAT, &chat).json()["usage"]["prompt_tokens"].clone();
+    assert_eq!(tokenize(chat).json()["count"], usage, "what the model gets");
+    for (path, body, message) in [
+        ("/tokenize", json!({}), "prompt: expected a string, or messages, got nothing"),
+        ("/tokenize", json!({ "prompt": [1] }), "prompt: expected a string, got an array of 1"),
+        ("/detokenize", json!({ "tokens": [256] }), "tokens[0]: expected a token id below 256, got 256"),
+    ] {
+        let answer = ask(server.address, path, &body);
+        assert_eq!((answer.status, answer.message().as_str()), (400, message));
+    }
+    assert_eq!(tokenize(json!({ "prompt": "x", "model": "other" })).status, 404);
 }

@@ -1,7 +1,8 @@
 use super::*;
+use crate::api::tools::Demand;
 use engine::config::ModelConfig;
 use engine::tokenizer::Tokenizer;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn served() -> Served {
     let config = ModelConfig::tiny();
@@ -90,14 +91,16 @@ fn refusals_name_the_field() {
         ("stop_token_ids", json!({}), "expected an array, got an object"),
         ("stream", json!("yes"), "expected true or false, got \"yes\""),
         ("stream_options", json!({}), "expected stream to be true beside it, got a request without a stream"),
-        ("n", json!(2), "expected 1 (nothing else is supported), got 2"),
+        ("n", json!(0), "expected a whole number from 1 to 4294967295, got 0"),
+        ("n", json!(4), "expected at most 3 texts of each of 1 prompts, got 4"),
+        ("min_tokens", json!(1), "expected 0 (nothing else is supported), got 1"),
         ("top_p", json!(0.9), "expected 1 (nothing else is supported), got 0.9"),
         ("top_k", json!(40), "expected -1 or 0 (nothing else is supported), got 40"),
         ("logprobs", json!(5), "expected false (nothing else is supported), got 5"),
         (
             "tools",
             json!([{}]),
-            "expected nothing, since tools are not supported yet (nothing else is supported), got an array of 1",
+            "expected nothing: those go to /v1/chat/completions (nothing else is supported), got an array of 1",
         ),
         (
             "response_format",
@@ -129,6 +132,15 @@ fn refusals_name_the_field() {
     assert!(
         read(Endpoint::Completions, &served(), b"{\"prompt\": \"\xff\"}", 0).unwrap_err().message.starts_with("body: ")
     );
+}
+
+#[test]
+fn several_texts_of_a_prompt() {
+    let job = completion(json!({ "prompt": "ab", "n": 3, "seed": 5 })).unwrap();
+    assert_eq!(job.requests.iter().map(|request| request.sampling.seed).collect::<Vec<_>>(), [5, 6, 7]);
+    assert!(job.requests.iter().all(|request| request.prompt == job.requests[0].prompt));
+    let message = message_of(completion(json!({ "prompt": ["a", "b"], "n": 2 })));
+    assert_eq!(message, "n: expected at most 1 texts of each of 2 prompts, got 2");
 }
 
 #[test]
@@ -164,8 +176,12 @@ fn chat_refusals() {
         one(json!({ "role": "user" })),
         "messages[0].content: expected a string or a list of text parts, got nothing"
     );
-    assert!(one(json!({ "role": "tool", "content": "x" })).ends_with("got \"tool\": tools are not supported yet"));
-    assert!(one(json!({ "role": "assistant", "tool_calls": [1] })).contains("tools are not supported yet"));
+    assert_eq!(
+        one(json!({ "role": "tool", "content": "x" })),
+        "messages[0].tool_call_id: expected the id of a call, got nothing"
+    );
+    assert!(one(json!({ "role": "function", "content": "x" })).ends_with("got \"function\""));
+    assert!(one(json!({ "role": "assistant", "function_call": {} })).contains("tool_calls has taken its place"));
     assert!(one(json!({ "role": "king", "content": "" })).ends_with("got \"king\""));
     let image = json!([{ "type": "image_url", "image_url": { "url": "x" } }]);
     assert!(one(json!({ "role": "user", "content": image })).ends_with("got \"image_url\""));
@@ -179,4 +195,130 @@ fn chat_refusals() {
     assert!(message_of(chat(json!({ "messages": hi, "reasoning_effort": "huge" }))).ends_with("got \"huge\""));
     let both = json!({ "messages": hi, "max_tokens": 1, "max_completion_tokens": 2 });
     assert_eq!(message_of(chat(both)), "max_completion_tokens: expected the same as max_tokens, 1, got 2");
+}
+
+/// With room for the instructions about tools.
+fn chat_with_tools(mut body: Value) -> Result<Job, ApiError> {
+    if body.get("messages").is_none() {
+        body["messages"] = json!([{ "role": "user", "content": "hi" }]);
+    }
+    if body.get("reasoning_effort").is_none() {
+        body["reasoning_effort"] = "none".into();
+    }
+    read(Endpoint::Chat, &Served { context: 9999, ..served() }, body.to_string().as_bytes(), 7)
+}
+
+#[test]
+fn tools_of_a_chat() {
+    let tool =
+        |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object" } } });
+    let both = json!([tool("a"), tool("b")]);
+    let of = |choice: Value| {
+        let job = chat_with_tools(json!({ "tools": both, "tool_choice": choice })).unwrap();
+        let names = |offer: &Offer| offer.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>().concat();
+        let demand = job.offer.as_ref().and_then(|offer| offer.demand.clone());
+        let prompt = served().tokenizer.decode(&job.requests[0].prompt).unwrap();
+        (job.offer.as_deref().map(names), demand, job.start, prompt)
+    };
+    let (names, demand, start, prompt) = of(json!(null));
+    assert_eq!((names.as_deref(), demand, start), (Some("ab"), None, Start::Answer));
+    assert!(prompt.contains(
+        "{\"name\": \"a\", \"description\": \"\", \"parameters\": {\"type\": \"object\"}}\n{\"name\": \"b\""
+    ));
+    let (names, demand, start, prompt) = of(json!("none"));
+    assert_eq!((names, demand, start), (None, None, Start::Answer));
+    assert!(!prompt.contains("Tool"), "{prompt}");
+    let (names, demand, start, prompt) = of(json!("required"));
+    assert_eq!((names.as_deref(), demand, start), (Some("ab"), Some(Demand::Any), Start::Calls));
+    assert!(prompt.ends_with("</think>\n\n<｜DSML｜tool_calls>\n"), "{prompt}");
+    let (names, demand, _, _) = of(json!({ "type": "function", "function": { "name": "b" } }));
+    assert_eq!((names.as_deref(), demand), (Some("b"), Some(Demand::Named("b".into()))));
+    let one = chat_with_tools(json!({ "tools": both, "parallel_tool_calls": false })).unwrap();
+    assert!(!one.offer.unwrap().parallel);
+    let thinks = chat_with_tools(json!({ "tools": both, "reasoning_effort": "low" })).unwrap();
+    assert_eq!(thinks.start, Start::Reasoning);
+}
+
+#[test]
+fn refusals_of_tools_name_the_field() {
+    let message = |body: Value| {
+        let error = chat_with_tools(body).unwrap_err();
+        assert_eq!(error.status.as_u16(), 400);
+        error.message
+    };
+    let function = |function: Value| message(json!({ "tools": [{ "type": "function", "function": function }] }));
+    for (name, got) in [(json!(""), "\"\""), (json!("a b"), "\"a b\""), (json!("é"), "\"é\""), (json!(null), "nothing")]
+    {
+        let expected = format!("tools[0].function.name: expected 1 to 64 letters, digits, _ and -, got {got}");
+        assert_eq!(function(json!({ "name": name })), expected);
+    }
+    assert!(function(json!({ "name": "n".repeat(65) })).contains("1 to 64 letters"));
+    assert_eq!(
+        function(json!({ "name": "a", "strict": true })),
+        "tools[0].function.strict: expected false, since arguments are not constrained (nothing else is supported), got true"
+    );
+    assert_eq!(
+        function(json!({ "name": "a", "parameters": [] })),
+        "tools[0].function.parameters: expected a JSON schema, an object, got an array of 0"
+    );
+    assert_eq!(message(json!({ "tools": [{}] })), "tools[0].type: expected \"function\", got nothing");
+    assert_eq!(message(json!({ "tools": {} })), "tools: expected an array, got an object");
+    let tool = json!({ "type": "function", "function": { "name": "a" } });
+    assert_eq!(
+        message(json!({ "tools": [tool, tool] })),
+        "tools[1].function.name: expected a name that no other tool has, got \"a\" again"
+    );
+    let choice = |choice: Value| message(json!({ "tools": [tool], "tool_choice": choice }));
+    assert!(choice(json!("any")).starts_with("tool_choice: expected none, auto, required, or {"));
+    assert!(choice(json!({ "type": "function" })).ends_with("got an object"));
+    let other = json!({ "type": "function", "function": { "name": "b" } });
+    assert_eq!(choice(other), "tool_choice: expected a tool of the request, got \"b\"");
+    assert_eq!(
+        message(json!({ "tool_choice": "required" })),
+        "tool_choice: expected a tool of the request, got \"required\""
+    );
+    let thinks = message(json!({ "tools": [tool], "tool_choice": "required", "reasoning_effort": "high" }));
+    assert!(thinks.contains("while the model thinks (reasoning_effort \"none\" switches that off)"), "{thinks}");
+    let prefix = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b", "prefix": true }]);
+    assert_eq!(
+        message(json!({ "tools": [tool], "messages": prefix })),
+        "messages[1].prefix: expected false beside tools, got true"
+    );
+}
+
+#[test]
+fn calls_have_results() {
+    let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let asks = json!({ "role": "assistant", "content": null, "tool_calls": [call("1"), call("2")] });
+    let result = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": id });
+    let message = |messages: Value| message_of(chat_with_tools(json!({ "messages": messages })));
+    let job = chat_with_tools(json!({ "messages": [asks, result("2"), result("1")] })).unwrap();
+    let prompt = served().tokenizer.decode(&job.requests[0].prompt).unwrap();
+    assert!(prompt.contains("<tool_result>1</tool_result>\n\n<tool_result>2</tool_result>"), "{prompt}");
+    let missing = "messages: expected a tool message with the result of call \"2\", got another or none";
+    assert_eq!(message(json!([asks, result("1")])), missing);
+    let user = json!({ "role": "user", "content": "x" });
+    let between = missing.replace("messages:", "messages[1]:").replace("\"2\"", "\"1\"");
+    assert_eq!(message(json!([asks, user, result("1")])), between);
+    let unknown = "expected the id of a call that the message before has made and that has no result, got";
+    assert_eq!(message(json!([asks, result("3")])), format!("messages[1].tool_call_id: {unknown} \"3\""));
+    assert_eq!(message(json!([asks, result("1"), result("1")])), format!("messages[2].tool_call_id: {unknown} \"1\""));
+    assert_eq!(message(json!([user, result("1")])), format!("messages[1].tool_call_id: {unknown} \"1\""));
+    let twice = json!({ "role": "assistant", "tool_calls": [call("1"), call("1")] });
+    let again = "messages[0].tool_calls[1].id: expected an id that no other call has, got \"1\" again";
+    assert_eq!(message(json!([twice])), again);
+    for (broken, expected) in [
+        (json!(1), "messages[0].tool_calls[0]: expected an object, got 1"),
+        (json!({ "id": "1" }), "messages[0].tool_calls[0].function: expected an object, got nothing"),
+        (
+            json!({ "id": "1", "function": { "name": "f", "arguments": {} } }),
+            "messages[0].tool_calls[0].function.arguments: expected a string, got an object",
+        ),
+        (
+            json!({ "function": { "name": "f", "arguments": "" } }),
+            "messages[0].tool_calls[0].id: expected a string, got nothing",
+        ),
+    ] {
+        assert_eq!(message(json!([{ "role": "assistant", "tool_calls": [broken] }])), expected);
+    }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::marker::Marker;
 use engine::config::ModelConfig;
 use proptest::prelude::*;
 
@@ -6,10 +7,15 @@ fn bytes() -> Tokenizer {
     Tokenizer::bytes(&ModelConfig::tiny()).unwrap()
 }
 
+/// Bytes, and markers that are tokens.
+fn marked() -> Tokenizer {
+    Tokenizer::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/markers"), &ModelConfig::mini()).unwrap()
+}
+
 /// Reasoning and content of a text of byte tokens.
 fn split(start: Start, stops: &[&str], text: &str) -> (String, String, bool) {
     let stops: Vec<String> = stops.iter().map(|&stop| stop.to_owned()).collect();
-    let mut out = Text::new(&bytes(), start, &stops);
+    let mut out = Text::new(&bytes(), start, &stops, None);
     let mut pieces = Vec::new();
     for token in bytes().encode(text).unwrap() {
         pieces.extend(out.push(token).unwrap());
@@ -17,15 +23,21 @@ fn split(start: Start, stops: &[&str], text: &str) -> (String, String, bool) {
             break;
         }
     }
-    pieces.extend(out.finish().unwrap());
+    pieces.extend(out.finish(End::Said).unwrap());
+    let (reasoning, content) = joined(&pieces);
+    (reasoning, content, out.stopped())
+}
+
+fn joined(pieces: &[Piece]) -> (String, String) {
     let (mut reasoning, mut content) = (String::new(), String::new());
     for piece in pieces {
         match piece {
-            Piece::Reasoning(text) => reasoning += &text,
-            Piece::Content(text) => content += &text,
+            Piece::Reasoning(text) => reasoning += text,
+            Piece::Content(text) => content += text,
+            Piece::Call { .. } | Piece::Arguments { .. } => panic!("no tools were offered: {piece:?}"),
         }
     }
-    (reasoning, content, out.stopped())
+    (reasoning, content)
 }
 
 /// Rows of the official parser's results that have no tool call, and the rules of its newlines.
@@ -45,8 +57,12 @@ fn reasoning_and_answer() {
     assert_eq!(thinking("a</think>b</think>c"), of("a", "bc"));
     let (reasoning, content, _) = split(Start::Answer, &[], "\nx</think>y");
     assert_eq!((reasoning, content), of("", "xy"));
-    let (_, content, _) = split(Start::Plain, &[], "\nx</think>y");
-    assert_eq!(content, "\nx</think>y", "a completion is left as it is");
+    let (_, content, _) = split(Start::Plain, &[], "\nx</think>y<｜DSML｜z");
+    assert_eq!(content, "\nx</think>y<｜DSML｜z", "a completion is left as it is");
+    let (_, content, _) = split(Start::Within, &[], "\nx");
+    assert_eq!(content, "\nx", "an answer that is continued is in the middle of a text");
+    let (reasoning, content, _) = split(Start::WithinReasoning, &[], "\nx\n</think>\ny");
+    assert_eq!((reasoning, content), of("\nx", "y"));
 }
 
 #[test]
@@ -54,49 +70,58 @@ fn stop_strings_count_in_the_answer() {
     assert_eq!(split(Start::Reasoning, &["!"], "a!b</think>c!d"), ("a!b".into(), "c".into(), true));
     assert_eq!(split(Start::Plain, &["b</"], "ab</think>"), ("".into(), "a".into(), true));
     assert_eq!(split(Start::Plain, &["bx"], "ab"), ("".into(), "ab".into(), false), "held back, then handed out");
+    assert_eq!(split(Start::Reasoning, &["ab"], "</think>xa"), ("".into(), "xa".into(), false));
+    assert_eq!(split(Start::Answer, &["\n\n"], "a\n\nb"), ("".into(), "a".into(), true), "before any markup");
+    assert_eq!(split(Start::Answer, &["x<"], "ax<b"), ("".into(), "a".into(), true));
 }
 
-/// Only the token ends the reasoning where there is one, also in the middle of a character.
+/// Without tools there are no calls, and their markup is still no part of an answer; only what is a token is markup.
 #[test]
-fn a_marker_that_is_a_token() {
-    let mut text = Text::new(&bytes(), Start::Reasoning, &[]);
-    text.marker = Some(TokenId(7));
-    text.turn.spelled = false;
+fn markers_that_are_tokens() {
+    let said = |start, text: &str| {
+        let mut out = Text::new(&marked(), start, &[], None);
+        let mut pieces = Vec::new();
+        for token in marked().encode(text).unwrap() {
+            pieces.extend(out.push(token).unwrap());
+        }
+        pieces.extend(out.finish(End::Said).unwrap());
+        joined(&pieces)
+    };
+    let of = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    assert_eq!(said(Start::Reasoning, "a</think>b"), of("a", "b"));
+    assert_eq!(said(Start::Answer, "a\n\n<｜DSML｜tool_calls>b</｜DSML｜tool_calls>c"), of("", "a"));
+    assert_eq!(said(Start::Answer, "a\n</｜DSML｜tool_calls>\nb"), of("", "a\nb"), "closes nothing");
+    assert_eq!(said(Start::Reasoning, "a</｜DSML｜ calls>b</｜DSML｜x, y</｜DSML｜</think>c"), of("ab, y", "c"));
+    assert_eq!(said(Start::Plain, "a<｜DSML｜b</think>"), of("", "a<｜DSML｜b</think>"));
+    let mut out = Text::new(&marked(), Start::Reasoning, &[], None);
     let mut pieces = Vec::new();
-    for token in bytes().encode("a</think>").unwrap() {
-        pieces.extend(text.push(token).unwrap());
+    for byte in "a</think><｜DSML｜invoke".bytes().chain([0xc3]) {
+        pieces.extend(out.push(TokenId(byte.into())).unwrap());
     }
-    assert!(pieces.iter().all(|piece| matches!(piece, Piece::Reasoning(_))));
-    assert_eq!(text.push(TokenId(0xc3)).unwrap(), []);
-    assert_eq!(text.push(TokenId(7)).unwrap(), [Piece::Reasoning("\u{fffd}".into())]);
-    assert_eq!(text.push(TokenId(b'x'.into())).unwrap(), [Piece::Content("x".into())]);
+    let marker = marked().marker(Marker::ThinkEnd.spelling()).unwrap();
+    pieces.extend(out.push(marker).unwrap());
+    assert_eq!(joined(&pieces), of("a</think><｜DSML｜invoke\u{fffd}", ""), "spelled by bytes, it is text");
 }
 
 proptest! {
     /// In pieces of any size the same as in one, and nothing is lost but the marker and its newlines.
     #[test]
-    fn pieces_do_not_matter(
+    fn a03_pieces_do_not_matter(
         parts in proptest::collection::vec(prop_oneof!["[\na</thinké🙂>]{0,6}", Just("</think>".to_owned())], 0..6),
         cuts in proptest::collection::vec(0usize..60, 0..8),
-        start in prop_oneof![Just(Start::Plain), Just(Start::Reasoning), Just(Start::Answer)],
+        start in prop_oneof![Just(Start::Plain), Just(Start::Reasoning), Just(Start::Answer), Just(Start::Within)],
         stop in "[a<\n]{0,2}",
     ) {
         let text: String = parts.concat();
         let whole = |pieces: &[&str]| {
-            let mut out = Text::new(&bytes(), start, std::slice::from_ref(&stop));
-            let (mut said, mut reasoning, mut content) = (Vec::new(), String::new(), String::new());
+            let mut out = Text::new(&bytes(), start, std::slice::from_ref(&stop), None);
+            let mut said = Vec::new();
             for piece in pieces {
-                let mut pieces = Vec::new();
-                out.turn.text(piece, &mut pieces);
-                said.extend(out.scan(pieces));
+                let units = out.units.text(piece);
+                said.extend(out.turn(&units));
             }
-            said.extend(out.finish().unwrap());
-            for piece in said {
-                match piece {
-                    Piece::Reasoning(text) => reasoning += &text,
-                    Piece::Content(text) => content += &text,
-                }
-            }
+            said.extend(out.finish(End::Said).unwrap());
+            let (reasoning, content) = joined(&said);
             (reasoning, content, out.stopped())
         };
         let chars: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
