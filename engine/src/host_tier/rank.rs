@@ -18,7 +18,10 @@ use transfer::reason::{Code, Reason};
 
 impl HostTier {
     /// What stands before the step of an order: drops, then loads, then whatever is staged, without waiting.
-    pub(crate) fn begin<O: Ops>(
+    ///
+    /// # Errors
+    /// Orders that contradict what the tier knows; pages that the gate does not give; the device; a copy engine that is gone.
+    pub fn begin<O: Ops>(
         &mut self,
         ops: &O,
         caches: &mut Caches<O::Buffer>,
@@ -33,29 +36,30 @@ impl HostTier {
     }
 
     /// What stands behind the step: the pages are read and handed to the copy engine.
-    pub(crate) fn save<O: Ops>(
-        &mut self,
-        ops: &O,
-        caches: &Caches<O::Buffer>,
-        saves: &[HostSave],
-    ) -> Result<(), OpsError> {
+    ///
+    /// # Errors
+    /// As [`HostTier::begin`]; no buffer until the deadline.
+    pub fn save<O: Ops>(&mut self, ops: &O, caches: &Caches<O::Buffer>, saves: &[HostSave]) -> Result<(), OpsError> {
         saves.iter().try_for_each(|save| self.read_out(ops, caches, save))
     }
 
     /// Every copy that was ordered and not dropped.
-    pub(crate) fn view(&mut self) -> BTreeMap<CopyId, CopySeen> {
+    pub fn view(&mut self) -> BTreeMap<CopyId, CopySeen> {
         self.port.hear();
         self.port.copies.iter().map(|(&id, copy)| (id, copy.seen.clone())).collect()
     }
 
     /// Loads that a step with these reads has to wait for.
-    pub(crate) fn awaited(&self, read: &[PageRun]) -> Vec<CopyId> {
+    pub fn awaited(&self, read: &[PageRun]) -> Vec<CopyId> {
         let copies = self.port.copies.iter();
         copies.filter(|(_, copy)| copy.is_awaited_by(read)).map(|(&id, _)| id).collect()
     }
 
     /// Takes staged pages in until a unit of all these loads may be read.
-    pub(crate) fn await_unit<O: Ops>(
+    ///
+    /// # Errors
+    /// As [`HostTier::begin`]; a load that has failed; a unit that does not come until the deadline.
+    pub fn await_unit<O: Ops>(
         &mut self,
         ops: &O,
         caches: &mut Caches<O::Buffer>,
