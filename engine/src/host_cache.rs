@@ -17,6 +17,7 @@ pub use orders::{HostLoad, HostOrders, HostSave};
 use crate::ids::{PageId, TokenId};
 use crate::pools::{AuditError, PageRef, Pool, PoolKind};
 use std::collections::{BTreeSet, HashMap};
+use transfer::ids::Class;
 
 /// Host slots of compressed pages.
 #[derive(Debug)]
@@ -39,6 +40,17 @@ pub struct HostSizes {
     pub compressed_slots: u32,
     /// For window pages.
     pub window_slots: u32,
+}
+
+impl HostSizes {
+    /// Slots for a class of pages; rings of requests have none.
+    pub fn of(&self, class: Class) -> u32 {
+        match class {
+            Class(0) => self.compressed_slots,
+            Class(1) => self.window_slots,
+            _ => 0,
+        }
+    }
 }
 
 /// A node; ids are not used twice.

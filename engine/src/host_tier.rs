@@ -12,10 +12,13 @@
 //! * Jobs are carried out in the order in which they were handed over. What is dropped is therefore over, for slots, before
 //!   anything that is ordered later; and cache pages are written by the thread that drops.
 //!
+//! Slots may be in a file, behind those in memory. Their pages are always summed, and what the disk does not do ends a copy.
+//!
 //! A slot counts as filled when a whole save into it has been stored, and as empty again when the next one begins.
 
 mod copier;
 mod copy;
+mod disk;
 mod parts;
 mod port;
 mod rank;
@@ -27,8 +30,10 @@ use crate::geometry::CacheGeometry;
 use crate::handover::{Handover, layout};
 use crate::host_cache::HostSizes;
 use crate::pools::PoolSizes;
+use disk::{FileSlots, Summed, TieredSlots};
 use port::CopierPort;
 use slots::Slots;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -40,11 +45,22 @@ use transfer::ids::{Class, Unit};
 use transfer::layout::{Layout, LayoutError};
 use transfer::reason::Reason;
 
+/// Slots in a file.
+#[derive(Debug, Clone)]
+pub struct DiskConfig {
+    /// Folder of the file, which has no name there and goes with the process.
+    pub dir: PathBuf,
+    /// Slots in the file; their numbers follow those in memory.
+    pub sizes: HostSizes,
+}
+
 /// What a rank's tier is made of.
 #[derive(Debug, Clone)]
 pub struct HostTierConfig {
-    /// Slots.
+    /// Slots in memory.
     pub sizes: HostSizes,
+    /// More slots on a disk.
+    pub disk: Option<DiskConfig>,
     /// Whether every page is summed when it is stored and compared before it is loaded.
     pub verify: bool,
     /// Staging buffers each way, at least one.
@@ -62,6 +78,7 @@ impl HostTierConfig {
     pub fn new(sizes: HostSizes) -> Self {
         Self {
             sizes,
+            disk: None,
             verify: false,
             staging_buffers: 4,
             staging_bytes: 1 << 20,
@@ -70,12 +87,29 @@ impl HostTierConfig {
         }
     }
 
-    /// Where every slot's bytes lie.
+    /// All slots, those on disk included.
+    pub fn slots(&self) -> HostSizes {
+        let disk = self.disk.as_ref().map_or(HostSizes { compressed_slots: 0, window_slots: 0 }, |disk| disk.sizes);
+        HostSizes {
+            compressed_slots: self.sizes.compressed_slots.saturating_add(disk.compressed_slots),
+            window_slots: self.sizes.window_slots.saturating_add(disk.window_slots),
+        }
+    }
+
+    /// Where the bytes of every slot in memory lie.
     ///
     /// # Errors
     /// More bytes than an address can name.
     pub fn layout(&self, geometry: &CacheGeometry) -> Result<Layout, LayoutError> {
         layout(geometry, pool_sizes(self.sizes))
+    }
+
+    /// Bytes of the file on disk, 0 without one.
+    ///
+    /// # Errors
+    /// As [`HostTierConfig::layout`].
+    pub fn disk_bytes(&self, geometry: &CacheGeometry) -> Result<u64, LayoutError> {
+        self.disk.as_ref().map_or(Ok(0), |disk| Ok(layout(geometry, pool_sizes(disk.sizes))?.bytes()))
     }
 
     /// Bytes of host memory that a rank's tier takes: slots, and staging buffers both ways.
@@ -113,6 +147,14 @@ pub enum HostTierError {
     /// Cache pages that are not what they should be.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// No file for slots.
+    #[error("host slots in {}: {source}", path.display())]
+    Disk {
+        /// File.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// No thread.
     #[error("the copy engine does not start: {0}")]
     Thread(std::io::Error),
@@ -174,17 +216,24 @@ pub struct HostTier {
     /// Bytes of a staging buffer.
     buffer_bytes: usize,
     bytes: u64,
-    verify: bool,
+    summed: Summed,
 }
 
 impl HostTier {
-    /// A tier in memory, empty, for a rank with a cache of this geometry. All its memory is taken here.
+    /// An empty tier for a rank with a cache of this geometry. All its memory is taken here.
     ///
     /// # Errors
-    /// Too little memory; no thread.
+    /// Too little memory; no file; no thread.
     pub fn new(geometry: &CacheGeometry, config: &HostTierConfig) -> Result<Self, HostTierError> {
-        let store = MemorySlots::new(config.layout(geometry)?)?;
-        Self::on(geometry, config, Box::new(store))
+        let memory = MemorySlots::new(config.layout(geometry)?)?;
+        let store: Box<dyn SlotStore> = match &config.disk {
+            None => Box::new(memory),
+            Some(disk) => {
+                let file = FileSlots::new(layout(geometry, pool_sizes(disk.sizes))?, disk)?;
+                Box::new(TieredSlots { memory, file, in_memory: config.sizes })
+            }
+        };
+        Self::on(geometry, config, store)
     }
 
     /// A tier over slots that somebody else keeps.
@@ -196,14 +245,13 @@ impl HostTier {
         config: &HostTierConfig,
         store: Box<dyn SlotStore>,
     ) -> Result<Self, HostTierError> {
-        let handover = Handover::new(geometry, pool_sizes(config.sizes))?;
+        let handover = Handover::new(geometry, pool_sizes(config.slots()))?;
         let layout = handover.layout();
-        let (buffers, buffer_bytes) = (config.buffers(), config.buffer_bytes(layout));
-        let bytes = layout.bytes() + 2 * u64::from(buffers) * buffer_bytes;
-        let (buffer_bytes, verify) = (buffer_bytes as usize, config.verify);
-        let slots = Slots::new(layout.clone(), store, verify, Arc::clone(&config.faults));
-        let port = CopierPort::start(slots, buffers, buffer_bytes, config.deadline)?;
-        Ok(Self { handover, port, buffer_bytes, bytes, verify })
+        let buffer_bytes = config.buffer_bytes(layout) as usize;
+        let summed = Summed::new(config.verify, config.disk.as_ref().map(|_| config.sizes));
+        let slots = Slots::new(layout.clone(), store, summed, Arc::clone(&config.faults));
+        let port = CopierPort::start(slots, config.buffers(), buffer_bytes, config.deadline)?;
+        Ok(Self { handover, port, buffer_bytes, bytes: config.bytes(geometry)?, summed })
     }
 
     /// Bytes of host memory: slots and staging buffers.

@@ -138,7 +138,7 @@ impl Copier {
 
     fn begin(&mut self, id: CopyId, parts: Arc<Parts>) {
         let num_parts = parts.list.len();
-        let checked = if self.slots.verifies() { 0 } else { num_parts };
+        let checked = if self.slots.verifies(&parts.moves) { 0 } else { num_parts };
         let mut load = Load { id, parts, checked, waiting: (0..num_parts).collect(), late: Vec::new() };
         match self.inject(&mut load) {
             Ok(()) => self.loads.push(load),

@@ -102,9 +102,10 @@ impl HostTier {
     fn load(&mut self, gate: &Arc<PageGate>, load: &HostLoad) -> Result<(), HostTierError> {
         let parts = self.parts(load.id, &load.pages)?;
         let left = parts.list.len();
+        let summed = parts.moves.iter().any(|pages| self.summed.holds(pages.class, pages.arena));
         let mut copy = Copy {
             parts: Arc::clone(&parts),
-            seen: if self.verify { CopySeen::Moving } else { CopySeen::Checked },
+            seen: if summed { CopySeen::Moving } else { CopySeen::Checked },
             left,
             generation: Some(load.generation),
             landing: None,

@@ -1,5 +1,7 @@
 //! Slots of a rank: their bytes, and sums of them.
 
+use super::disk::Summed;
+use crate::handover::PageMove;
 use std::fmt::Debug;
 use std::sync::Arc;
 use transfer::arena::{Arena, ArenaError};
@@ -59,26 +61,34 @@ impl SlotStore for MemorySlots {
 pub(super) struct Slots {
     layout: Layout,
     store: Box<dyn SlotStore>,
-    /// By item and slot; empty without verification.
+    summed: Summed,
+    /// By item and slot; empty where none is summed.
     sums: Vec<Vec<u64>>,
     faults: Arc<Faults>,
     page: Vec<u8>,
 }
 
 impl Slots {
-    pub(super) fn new(layout: Layout, store: Box<dyn SlotStore>, verify: bool, faults: Arc<Faults>) -> Self {
+    pub(super) fn new(layout: Layout, store: Box<dyn SlotStore>, summed: Summed, faults: Arc<Faults>) -> Self {
         let slots = |class: u8| layout.classes()[class as usize].num_pages as usize;
         let of_item = |class| vec![0; slots(class)];
-        let sums = match verify {
+        let sums = match summed.any() {
             true => layout.items().iter().map(|item| of_item(item.spec.class.0)).collect(),
             false => Vec::new(),
         };
-        Self { layout, store, sums, faults, page: Vec::new() }
+        Self { layout, store, summed, sums, faults, page: Vec::new() }
     }
 
-    /// Whether there are sums to compare.
-    pub(super) fn verifies(&self) -> bool {
-        !self.sums.is_empty()
+    /// Whether some of these pages have sums to compare.
+    pub(super) fn verifies(&self, pages: &[PageMove]) -> bool {
+        pages.iter().any(|pages| self.summed.holds(pages.class, pages.arena))
+    }
+
+    /// The sum of a page that has one.
+    fn sum(&mut self, item: usize, slot: u32) -> Option<&mut u64> {
+        let class = self.layout.items()[item].spec.class;
+        let sums = self.sums.get_mut(item).filter(|_| self.summed.holds(class, slot))?;
+        sums.get_mut(slot as usize)
     }
 
     pub(super) fn page_bytes(&self, item: usize) -> usize {
@@ -100,8 +110,8 @@ impl Slots {
         let fault = self.fault(Point::HostSave, item);
         let bytes = self.page_bytes(item);
         for (nth, (slot, page)) in slots.zip(pages.chunks_exact_mut(bytes)).enumerate() {
-            if let Some(sums) = self.sums.get_mut(item) {
-                sums[slot as usize] = xxh3_64(page);
+            if let Some(sum) = self.sum(item, slot) {
+                *sum = xxh3_64(page);
             }
             if let Some(fault) = fault.filter(|_| nth == 0) {
                 self.suffer(fault, item, slot, page)?;
@@ -128,7 +138,7 @@ impl Slots {
 
     /// Compares a page with its sum.
     pub(super) fn check(&mut self, item: usize, slot: u32) -> Result<(), Reason> {
-        let Some(&expected) = self.sums.get(item).and_then(|sums| sums.get(slot as usize)) else { return Ok(()) };
+        let Some(&mut expected) = self.sum(item, slot) else { return Ok(()) };
         let mut page = std::mem::take(&mut self.page);
         page.resize(self.page_bytes(item), 0);
         let read = self.read(item, slot, &mut page);

@@ -1,5 +1,6 @@
 //! A tier over caches without a model.
 
+mod disk;
 mod ends;
 mod orders;
 mod rig;

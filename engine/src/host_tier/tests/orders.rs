@@ -2,8 +2,8 @@
 
 use super::rig::{Places, Rig, of, seen_of};
 use super::{SLOTS, geometries};
-use crate::host_cache::HostOrders;
-use crate::host_tier::HostTierConfig;
+use crate::host_cache::{HostOrders, HostSizes};
+use crate::host_tier::{DiskConfig, HostTierConfig};
 use kernel_bindings::host::HostOps;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -66,6 +66,9 @@ impl Books {
         for id in ids {
             let seen = seen_of(&mut rig.tier, id).expect("not dropped");
             let over = matches!(seen, CopySeen::Done | CopySeen::Failed(_));
+            if let CopySeen::Failed(reason) = &seen {
+                assert!(reason.text.ends_with("injected fault"), "copy {id}: {reason}");
+            }
             if let Some((_, slot, rows)) = self.saves.get(&id).filter(|_| over).cloned() {
                 self.saves.remove(&id);
                 if seen == CopySeen::Done {
@@ -99,10 +102,13 @@ proptest! {
     /// Whatever is ordered, in whatever order it comes, with pools that come late and parts that fail: a load that is done has
     /// brought what was saved, its pages are readable then and not before, and pages and slots of what was dropped serve again.
     #[test]
-    fn loads_bring_what_was_saved(acts in prop::collection::vec(act(), 1..40), verify: bool, buffers in 1u32..4, seed: u64) {
+    fn loads_bring_what_was_saved(acts in prop::collection::vec(act(), 1..40), verify: bool, disk: bool, buffers in 1u32..4, seed: u64) {
         let rules = format!("seed={seed}; host-load=delay(2)@0.1; host-load=fail@0.01; host-save=fail@0.01");
         let faults = Arc::new(Faults::parse(&rules).expect("rules"));
         let config = HostTierConfig { verify, staging_buffers: buffers, staging_bytes: 0, faults, ..HostTierConfig::new(SLOTS) };
+        let (sizes, rest) = (HostSizes { compressed_slots: 2, window_slots: 1 }, HostSizes { compressed_slots: 2, window_slots: 3 });
+        let on_disk = DiskConfig { dir: std::env::temp_dir(), sizes: rest };
+        let config = if disk { HostTierConfig { sizes, disk: Some(on_disk), ..config } } else { config };
         let mut rig = Rig::new(&geometries()[1], &config);
         let (mut books, mut next) = (Books::default(), 0);
         for act in acts {

@@ -55,7 +55,7 @@ impl Rig {
         (Self::with(geometry, HostTier::on(geometry, config, Box::new(store)).expect("starts")), valve)
     }
 
-    fn with(geometry: &CacheGeometry, tier: HostTier) -> Self {
+    pub(super) fn with(geometry: &CacheGeometry, tier: HostTier) -> Self {
         let caches = Caches::new(&HostOps, geometry, SIZES).expect("fits");
         let mut rig = Self { geometry: geometry.clone(), caches, tier, rng: Rng::named(9, "pages") };
         for spec in geometry.buffers(SIZES) {
