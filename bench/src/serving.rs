@@ -286,6 +286,7 @@ impl ModelArgs {
             max_context: context,
             prefix_cache: !self.no_prefix_cache,
             speculation: self.mtp,
+            host: None,
         };
         let sizes = PoolSizes {
             compressed_pages: self.max_running.saturating_mul(shape.compressed_pages(context)),

@@ -7,12 +7,15 @@
 //!
 //! **A slot is read only when all of it is there.** A node is [`begun`](HostCache::begin_save) when its copies are handed out
 //! and counts as absent until [`finish_save`](HostCache::finish_save): a hit is a node whose every item has arrived, on a path of
-//! such nodes. **A slot that is read or written is not given away.** A hit pins its path until [`unpin`](HostCache::unpin); a
-//! save pins its node until it is finished or given up. Eviction takes the least recently used leaf that nobody pins.
+//! such nodes. **A slot that is read or written is not given away.** A hit pins its path until its load has ended
+//! ([`finish_load`](HostCache::finish_load), [`forget`](HostCache::forget), [`unpin`](HostCache::unpin)); a save pins its node until
+//! it is finished or given up. Eviction takes the least recently used leaf that nobody pins.
 
 mod orders;
+mod save;
 
 pub use orders::{HostLoad, HostOrders, HostSave};
+pub use save::{Placed, Save};
 
 use crate::ids::{PageId, TokenId};
 use crate::pools::{AuditError, PageRef, Pool, PoolKind};
@@ -59,12 +62,32 @@ pub struct HostNode(u64);
 
 const ROOT: HostNode = HostNode(0);
 
+/// What a slot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Contents {
+    /// A save writes it.
+    Coming,
+    /// Every byte has arrived.
+    Ready,
+    /// Nothing that may be read, and nobody writes it.
+    Lost,
+}
+
 /// A slot with what is known of its contents.
 #[derive(Debug)]
 struct Slot<K> {
     page: PageRef<K>,
-    /// Every byte has arrived.
-    ready: bool,
+    contents: Contents,
+}
+
+impl<K> Slot<K> {
+    fn coming(page: PageRef<K>) -> Self {
+        Self { page, contents: Contents::Coming }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.contents == Contents::Ready
+    }
 }
 
 #[derive(Debug)]
@@ -80,21 +103,9 @@ struct Node {
     used: u64,
 }
 
-/// What must be copied to the host: device page -> slot, for every rank and every layer.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "a save ends with finish_save or give_up_save"]
-pub struct Save {
-    /// Node that waits for it.
-    pub node: HostNode,
-    /// Slot of the text's last compressed page, if that is not there yet.
-    pub compressed: Option<PageId>,
-    /// Slot of the window page before the text's end, if that is wanted and not there yet.
-    pub window: Option<PageId>,
-}
-
 /// A text that can be copied back.
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "a hit pins its slots until unpin"]
+#[must_use = "a hit pins its slots until its load has ended"]
 pub struct HostHit {
     /// Its tokens, a multiple of the page.
     pub tokens: u32,
@@ -112,8 +123,12 @@ pub struct HostStats {
     pub saved: u64,
     /// Saves that failed or had no room.
     pub not_saved: u64,
-    /// Hits.
+    /// Texts that were copied back.
     pub hits: u64,
+    /// Tokens of those texts.
+    pub hit_tokens: u64,
+    /// Texts whose copy back failed.
+    pub loads_failed: u64,
     /// Nodes evicted.
     pub evicted: u64,
 }
@@ -169,6 +184,16 @@ impl HostCache {
         self.stats
     }
 
+    /// The slots, to look at.
+    pub fn pools(&self) -> (&Pool<HostCompressed>, &Pool<HostWindow>) {
+        (&self.compressed, &self.window)
+    }
+
+    /// Whether a node is still in the tree.
+    pub fn contains(&self, node: HostNode) -> bool {
+        self.nodes.contains_key(&node)
+    }
+
     /// The child of `parent` that stands for `tokens`; `Err` where another text has its place.
     fn child(&self, parent: HostNode, tokens: &[TokenId]) -> Result<Option<HostNode>, ()> {
         match self.by_hash.get(&(parent, (self.hash)(tokens))) {
@@ -193,11 +218,11 @@ impl HostCache {
         for page in tokens.chunks_exact(self.page_tokens) {
             let Ok(Some(id)) = self.child(path.last().copied().unwrap_or(ROOT), page) else { break };
             let node = &self.nodes[&id];
-            if path.len() >= device_pages && !node.compressed.ready {
+            if path.len() >= device_pages && !node.compressed.is_ready() {
                 break;
             }
             path.push(id);
-            if node.window.as_ref().is_some_and(|slot| slot.ready) {
+            if node.window.as_ref().is_some_and(Slot::is_ready) {
                 usable = path.len();
             }
         }
@@ -212,93 +237,57 @@ impl HostCache {
             self.touch(id);
             self.nodes.get_mut(&id).expect("on the path").pins += 1;
         }
-        self.stats.hits += 1;
         Some(HostHit { tokens: (usable * self.page_tokens) as u32, compressed, window, path })
     }
 
-    /// Ends a load, done or not.
+    /// Ends a load that was not made, or not to its end.
     pub fn unpin(&mut self, hit: HostHit) {
-        for id in hit.path {
-            self.nodes.get_mut(&id).expect("a pinned node stays").pins -= 1;
+        // From the end of the text: what nobody needs goes, and then what it stood on.
+        for &id in hit.path.iter().rev() {
+            self.pin(id, -1);
+            self.settle(id);
         }
     }
 
-    /// Takes slots for what is missing of a text of whole pages: its last compressed page, and the window page before its end
-    /// if `window`. `None` if nothing is missing, if the same is under way, if the text without its last page is not here, or if
-    /// there is no room even after evictions.
-    pub fn begin_save(&mut self, tokens: &[TokenId], window: bool) -> Option<Save> {
-        let pages: Vec<&[TokenId]> = tokens.chunks_exact(self.page_tokens).collect();
-        let (last, above) = pages.split_last()?;
-        let mut parent = ROOT;
-        for page in above {
-            parent = self.child(parent, page).ok()??;
-        }
-        match self.child(parent, last).ok()? {
-            Some(id) => {
-                let node = &self.nodes[&id];
-                if !window || node.window.is_some() {
-                    return None;
-                }
-                self.nodes.get_mut(&id)?.pins += 1;
-                let slot = self.alloc_window();
-                let node = self.nodes.get_mut(&id)?;
-                let Some(slot) = slot else {
-                    node.pins -= 1;
-                    self.stats.not_saved += 1;
-                    return None;
-                };
-                let save = Save { node: id, compressed: None, window: Some(slot.id()) };
-                self.windows.insert((node.used, id));
-                node.window = Some(Slot { page: slot, ready: false });
-                Some(save)
-            }
-            None => {
-                // The parent must not be evicted for the sake of its child.
-                self.pin(parent, 1);
-                let compressed = self.alloc_compressed();
-                let slot = if window && compressed.is_some() { self.alloc_window() } else { None };
-                self.pin(parent, -1);
-                let Some(compressed) = compressed else {
-                    self.stats.not_saved += 1;
-                    return None;
-                };
-                let ids = (Some(compressed.id()), slot.as_ref().map(PageRef::id));
-                let node = self.add_node(parent, last, compressed, slot);
-                Some(Save { node, compressed: ids.0, window: ids.1 })
-            }
-        }
+    /// Ends a load that was done.
+    pub fn finish_load(&mut self, hit: HostHit) {
+        self.stats.hits += 1;
+        self.stats.hit_tokens += u64::from(hit.tokens);
+        self.unpin(hit);
     }
 
-    /// Every byte of a save has arrived, on every rank.
-    pub fn finish_save(&mut self, save: &Save) {
-        let node = self.nodes.get_mut(&save.node).expect("a pinned node stays");
-        node.pins -= 1;
-        node.compressed.ready |= save.compressed.is_some();
-        if let (Some(slot), Some(_)) = (&mut node.window, save.window) {
-            slot.ready = true;
+    /// Ends a load that failed: none of the slots that it named is read again before it has been written again.
+    pub fn forget(&mut self, hit: HostHit) {
+        self.stats.loads_failed += 1;
+        let on_device = hit.path.len() - hit.compressed.len();
+        for id in &hit.path[on_device..] {
+            self.nodes.get_mut(id).expect("a pinned node stays").compressed.contents = Contents::Lost;
         }
-        self.stats.saved += 1;
+        let last = hit.path.last().and_then(|last| self.nodes.get_mut(last));
+        if let Some(slot) = last.and_then(|node| node.window.as_mut()) {
+            slot.contents = Contents::Lost;
+        }
+        self.unpin(hit);
     }
 
-    /// A save failed; its slots are free again, and so are those of texts that were begun on top of it and not finished.
-    pub fn give_up_save(&mut self, save: &Save) {
-        self.stats.not_saved += 1;
-        let Some(node) = self.nodes.get_mut(&save.node) else { return };
-        node.pins -= 1;
-        if save.window.is_some()
-            && let Some(slot) = node.window.take()
-        {
-            self.windows.remove(&(node.used, save.node));
-            self.window.release(slot.page);
+    /// Once nobody reads or writes a node: its lost window page is free, and so is the node if its compressed page is lost and
+    /// nothing is on top of it.
+    fn settle(&mut self, id: HostNode) {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.pins == 0) else { return };
+        if node.window.as_ref().is_some_and(|slot| slot.contents == Contents::Lost) {
+            self.drop_window(id);
         }
-        self.prune(save.node);
-    }
-
-    /// Takes away a node whose compressed page never arrived, once nothing is on top of it.
-    fn prune(&mut self, id: HostNode) {
-        let Some(node) = self.nodes.get(&id) else { return };
-        if !node.compressed.ready && node.children == 0 && node.pins == 0 {
+        let node = &self.nodes[&id];
+        if node.compressed.contents == Contents::Lost && node.children == 0 {
             self.remove(id);
+        }
+    }
+
+    fn drop_window(&mut self, id: HostNode) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        if let Some(slot) = node.window.take() {
+            self.windows.remove(&(node.used, id));
+            self.window.release(slot.page);
         }
     }
 
@@ -334,12 +323,10 @@ impl HostCache {
     /// Frees the window slot of the least recently used node that has one and that nobody pins; a leaf goes altogether.
     fn evict_with_window(&mut self) -> Option<()> {
         let id = self.windows.iter().find(|(_, id)| self.nodes[id].pins == 0)?.1;
-        let node = self.nodes.get_mut(&id)?;
-        if node.children == 0 {
+        if self.nodes[&id].children == 0 {
             self.remove(id);
-        } else if let Some(slot) = node.window.take() {
-            self.windows.remove(&(node.used, id));
-            self.window.release(slot.page);
+        } else {
+            self.drop_window(id);
         }
         self.stats.evicted += 1;
         Some(())
@@ -366,8 +353,8 @@ impl HostCache {
             parent,
             hash,
             tokens: tokens.into(),
-            compressed: Slot { page: compressed, ready: false },
-            window: window.map(|page| Slot { page, ready: false }),
+            compressed: Slot::coming(compressed),
+            window: window.map(Slot::coming),
             children: 0,
             pins: 1,
             used: self.clock,
@@ -406,7 +393,7 @@ impl HostCache {
             if above.children == 0 {
                 self.leaves.insert((above.used, node.parent));
             }
-            self.prune(node.parent);
+            self.settle(node.parent);
         }
     }
 

@@ -6,6 +6,7 @@
 //! before the boundary, which holds the window rows and the compressor rings. Window pages are the scarcer kind, so a
 //! node may lose its own and stay as a step on the way to longer texts; a leaf without one would be of no use and goes.
 
+use crate::host_cache::HostNode;
 use crate::ids::TokenId;
 use crate::pools::{Compressed, PageRef, Pools, Window};
 use std::collections::{BTreeSet, HashMap};
@@ -31,6 +32,12 @@ struct Node {
     used: u64,
     /// When the window page was last taken or stored.
     window_used: u64,
+    /// Texts that were resumed from here.
+    hits: u32,
+    /// Where the tier below has the text, if it still does.
+    host: Option<HostNode>,
+    /// Whether the compressed page and the window page were offered to that tier before being dropped.
+    offered: (bool, bool),
 }
 
 /// A text that need not be computed again.
@@ -44,6 +51,20 @@ pub struct Hit {
     pub window: PageRef<Window>,
     /// Where it ends.
     pub node: NodeId,
+}
+
+/// A node, to look at.
+pub(crate) struct CachedPage<'a> {
+    /// The text without its last page.
+    pub(crate) above: Option<NodeId>,
+    /// The last page.
+    pub(crate) tokens: &'a [TokenId],
+    pub(crate) compressed: &'a PageRef<Compressed>,
+    pub(crate) window: Option<&'a PageRef<Window>>,
+    /// Where the tier below has the text, if it still does.
+    pub(crate) host: Option<HostNode>,
+    /// Whether the compressed page and the window page were offered to that tier.
+    pub(crate) offered: (bool, bool),
 }
 
 /// The tree. It holds references to pages; who takes a hit gets references of his own.
@@ -161,6 +182,7 @@ impl PrefixCache {
         let stored = self.nodes.get_mut(&node)?;
         if stored.window.is_none() {
             stored.window = Some(pools.window.share(window));
+            stored.offered.1 = false;
             self.windows.insert((stored.window_used, node));
         }
         self.touch_window(node);
@@ -189,6 +211,9 @@ impl PrefixCache {
                 children: 0,
                 used: self.clock,
                 window_used: 0,
+                hits: 0,
+                host: None,
+                offered: (false, false),
             },
         );
         self.by_hash.insert((parent, hash), id);
@@ -213,34 +238,60 @@ impl PrefixCache {
         self.windows.insert((self.clock, id));
     }
 
-    /// Drops the least recently used texts until a compressed page is free again; false when nothing is left to drop.
-    pub fn evict_compressed(&mut self, pools: &mut Pools) -> bool {
-        let before = pools.compressed.num_free();
-        while pools.compressed.num_free() == before {
-            // A page that a sequence uses as well frees nothing, but may stand in the way of its parents.
-            let unique = |&&(_, id): &&(u64, NodeId)| pools.compressed.is_unique(&self.nodes[&id].compressed);
-            let Some(&(_, id)) = self.leaves.iter().find(unique).or(self.leaves.first()) else { return false };
-            self.drop_window(id, pools);
-            self.prune(id, pools);
-        }
-        true
+    /// A text was resumed from a node; how often that is now.
+    pub(crate) fn count_hit(&mut self, id: NodeId) -> u32 {
+        let Some(node) = self.nodes.get_mut(&id) else { return 0 };
+        node.hits = node.hits.saturating_add(1);
+        node.hits
     }
 
-    /// Drops the least recently used window page that nobody else holds; false when there is none.
-    pub fn evict_window(&mut self, pools: &mut Pools) -> bool {
-        let unique =
+    /// The least recently used leaf whose compressed page nobody else holds.
+    pub(crate) fn idle_leaf(&self, pools: &Pools) -> Option<NodeId> {
+        let idle = |&&(_, id): &&(u64, NodeId)| pools.compressed.is_unique(&self.nodes[&id].compressed);
+        self.leaves.iter().find(idle).map(|&(_, id)| id)
+    }
+
+    /// The least recently used leaf. Its page may be a sequence's as well: dropping it frees nothing, but it may stand in the way
+    /// of its parents.
+    pub(crate) fn oldest_leaf(&self) -> Option<NodeId> {
+        self.leaves.first().map(|&(_, id)| id)
+    }
+
+    /// The node with the least recently used window page that nobody else holds.
+    pub(crate) fn idle_window(&self, pools: &Pools) -> Option<NodeId> {
+        let idle =
             |&&(_, id): &&(u64, NodeId)| self.nodes[&id].window.as_ref().is_some_and(|w| pools.window.is_unique(w));
-        let Some(&(_, id)) = self.windows.iter().find(unique) else { return false };
+        self.windows.iter().find(idle).map(|&(_, id)| id)
+    }
+
+    /// Drops the window page of a node; the node too if it is a leaf, and then its parents as far as they become leaves of no use.
+    pub(crate) fn drop_node(&mut self, id: NodeId, pools: &mut Pools) {
         self.drop_window(id, pools);
         self.prune(id, pools);
-        true
+    }
+
+    /// A node's tokens, its pages, and the node above.
+    pub(crate) fn node(&self, id: NodeId) -> Option<CachedPage<'_>> {
+        let node = self.nodes.get(&id)?;
+        let Node { parent, tokens, compressed, window, host, offered, .. } = node;
+        let (above, window) = (Some(*parent).filter(|&above| above != ROOT), window.as_ref());
+        Some(CachedPage { above, tokens, compressed, window, host: *host, offered: *offered })
+    }
+
+    /// The tier below has the text of a node.
+    pub(crate) fn set_host(&mut self, id: NodeId, host: HostNode) {
+        self.nodes.entry(id).and_modify(|node| node.host = Some(host));
+    }
+
+    /// The pages of a node, without or with its window page, have been offered to the tier below.
+    pub(crate) fn set_offered(&mut self, id: NodeId, window: bool) {
+        self.nodes.entry(id).and_modify(|node| node.offered = (true, node.offered.1 || window));
     }
 
     /// Drops everything.
     pub fn clear(&mut self, pools: &mut Pools) {
-        while let Some(&(_, id)) = self.leaves.first() {
-            self.drop_window(id, pools);
-            self.prune(id, pools);
+        while let Some(id) = self.oldest_leaf() {
+            self.drop_node(id, pools);
         }
     }
 

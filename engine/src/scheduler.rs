@@ -11,21 +11,27 @@
 //! step ([`InputToken::FromStep`](crate::step::InputToken::FromStep)). A page that a step in flight was given goes to
 //! nobody else before that step is committed; where only a preemption could help, [`Scheduler::schedule`] waits for it.
 
+mod admit;
 mod commit;
+mod evict;
 mod halves;
+mod host;
 mod limits;
 mod schedule;
 
 pub use commit::CommitError;
 pub use halves::{FirstToken, Prefilled, Reserved};
+pub use host::{HostConfig, HostPolicy};
 pub use limits::{AddError, SchedulerConfig, SchedulerError};
 
 use crate::geometry::CacheShape;
+use crate::host_cache::HostCache;
 use crate::ids::SequenceId;
 use crate::pools::{AuditError, PoolSizes, Pools};
 use crate::prefix::PrefixCache;
 use crate::sequence::{Event, FinishReason, Phase, Request, Role, Sequence};
 use halves::Halves;
+use host::Host;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Counts since the start.
@@ -37,7 +43,7 @@ pub struct SchedulerStats {
     pub admitted: u64,
     /// Times that a request lost them again.
     pub preempted: u64,
-    /// Tokens found in the prefix cache.
+    /// Tokens found in the prefix cache or in host memory.
     pub cached_tokens: u64,
     /// Tokens of committed steps.
     pub computed_tokens: u64,
@@ -56,6 +62,7 @@ pub struct Scheduler {
     waiting: BTreeSet<SequenceId>,
     running: BTreeSet<SequenceId>,
     halves: Halves,
+    host: Option<Host>,
     in_flight: VecDeque<u64>,
     next_id: u64,
     next_step: u64,
@@ -80,6 +87,7 @@ impl Scheduler {
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
             halves: Halves::default(),
+            host: config.host.map(|host| Host::new(host, shape.page_tokens)),
             in_flight: VecDeque::new(),
             next_id: 0,
             next_step: 0,
@@ -112,7 +120,7 @@ impl Scheduler {
     }
 
     /// Ends a request at once, in whatever state; `None` if it has ended already or never was. Pages that a step in
-    /// flight was given return when that step is committed.
+    /// flight was given return when that step is committed, those that a copy writes when it has been dropped.
     pub fn cancel(&mut self, id: SequenceId) -> Option<Event> {
         self.end_with(id, FinishReason::Cancelled)
     }
@@ -125,14 +133,16 @@ impl Scheduler {
         Some(event)
     }
 
-    /// Takes a request out of the queues, and away once no step contains it.
+    /// Takes a request out of the queues, and away once no step contains it and no copy writes its pages.
     fn end(&mut self, id: SequenceId) {
         self.waiting.remove(&id);
         self.running.remove(&id);
         self.halves.remove(id);
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.phase = Phase::Ended;
-        if sequence.in_flight == 0 {
+        self.stop_loading(id);
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        if sequence.in_flight == 0 && sequence.load.is_none() {
             sequence.release(&mut self.pools);
             self.sequences.remove(&id);
         }
@@ -178,9 +188,10 @@ impl Scheduler {
         &self.prefix
     }
 
-    /// Forgets all cached beginnings.
+    /// Forgets all cached beginnings, those in host memory too but for what is being copied.
     pub fn clear_prefix(&mut self) {
         self.prefix.clear(&mut self.pools);
+        self.host.iter_mut().for_each(|host| host.cache.clear());
     }
 
     /// Checks that every page is free or held by exactly those who are counted.
@@ -189,10 +200,12 @@ impl Scheduler {
     /// The first page for which this is not so.
     pub fn audit(&self) -> Result<(), AuditError> {
         let sequences = || self.sequences.values();
-        self.pools.compressed.audit(sequences().flat_map(|s| &s.compressed).chain(self.prefix.compressed_pages()))?;
-        self.pools
-            .window
-            .audit(sequences().flat_map(|s| s.window.iter().flatten()).chain(self.prefix.window_pages()))?;
+        let (compressed, window) = self.host.as_ref().map(Host::pages).unzip();
+        let compressed = compressed.into_iter().flatten().chain(sequences().flat_map(|s| &s.compressed));
+        let window = window.into_iter().flatten().chain(sequences().flat_map(|s| s.window.iter().flatten()));
+        self.pools.compressed.audit(compressed.chain(self.prefix.compressed_pages()))?;
+        self.pools.window.audit(window.chain(self.prefix.window_pages()))?;
+        self.host_cache().map_or(Ok(()), HostCache::audit)?;
         self.pools.requests.audit(sequences().filter_map(|s| s.request_slot.as_ref()))
     }
 }

@@ -5,6 +5,7 @@ use crate::ids::{Generation, Position, SequenceId, TokenId};
 use crate::pools::{Compressed, PageRef, Pools, RequestSlots, Window};
 use crate::prefix::NodeId;
 use crate::step::Sampling;
+use transfer::exchange::CopyId;
 
 /// A text to continue.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +40,7 @@ pub enum FinishReason {
 pub struct Usage {
     /// Of the prompt.
     pub prompt_tokens: u32,
-    /// Of the prompt, found in the prefix cache when the request was first admitted.
+    /// Of the prompt, found in the prefix cache or in host memory when the request was first admitted.
     pub cached_tokens: u32,
     /// Generated.
     pub generated_tokens: u32,
@@ -84,13 +85,15 @@ pub(crate) enum Role {
 pub(crate) enum Phase {
     /// Holds nothing; also after a preemption.
     Waiting,
+    /// Holds pages into which the beginning of its text is copied out of host memory.
+    Loading,
     /// Holds the pages of a prompt that somebody else computes.
     Landing,
     /// The prompt is computed; holds its pages for somebody else.
     Held,
     /// Holds pages and takes part in steps.
     Running,
-    /// Told to the client; holds pages until the steps that contain it are committed.
+    /// Told to the client; holds pages until the steps that contain it are committed and its copy is dropped.
     Ended,
 }
 
@@ -121,6 +124,8 @@ pub(crate) struct Sequence {
     pub(crate) sample_row: u32,
     /// Steps in flight that contain this sequence, steps that fill its pages among them.
     pub(crate) in_flight: u32,
+    /// The copy out of host memory that writes its pages.
+    pub(crate) load: Option<CopyId>,
     /// A guess of the token behind the text.
     pub(crate) draft: Option<TokenId>,
     /// Compressed page of positions `i * page_tokens ..`.
@@ -155,6 +160,7 @@ impl Sequence {
             pending: 0,
             sample_row: 0,
             in_flight: 0,
+            load: None,
             draft: None,
             compressed: Vec::new(),
             window: Vec::new(),
@@ -209,6 +215,7 @@ impl Sequence {
     /// Gives everything back and forgets what was computed.
     pub(crate) fn release(&mut self, pools: &mut Pools) {
         debug_assert_eq!(self.in_flight, 0, "a step in flight may still write these pages");
+        debug_assert_eq!(self.load, None, "a copy may still write these pages");
         self.compressed.drain(..).for_each(|page| _ = pools.compressed.release(page));
         self.window.drain(..).flatten().for_each(|page| _ = pools.window.release(page));
         self.request_slot.take().into_iter().for_each(|slot| _ = pools.requests.release(slot));

@@ -135,6 +135,11 @@ impl Scheduler {
     /// Offers the pages that have become full to the prefix cache, then gives back the window pages that fell out.
     pub(super) fn publish(&mut self, id: SequenceId) {
         let sequence = self.sequences.get_mut(&id).expect("committed sequences exist");
+        if sequence.load.is_some() {
+            // What still comes must not be shared before it is here.
+            return;
+        }
+        let mut nodes = Vec::new();
         let (page, window_page) = (self.shape.page_tokens, self.shape.window_page_tokens);
         while self.config.prefix_cache && (sequence.published + 1) * page <= sequence.committed {
             let pages = sequence.published + 1;
@@ -146,7 +151,10 @@ impl Scheduler {
             let compressed = &sequence.compressed[..pages as usize];
             sequence.node = self.prefix.insert(sequence.node, tokens, compressed, window, &mut self.pools);
             sequence.published = pages;
+            nodes.extend(sequence.node.map(|node| (node, end)));
         }
         sequence.leave_window(&self.shape, &mut self.pools);
+        let prompt_tokens = sequence.prompt_tokens;
+        nodes.into_iter().for_each(|(node, end)| self.published(node, end, prompt_tokens));
     }
 }

@@ -206,21 +206,9 @@ impl Scheduler {
         events
     }
 
-    /// Window pages for what must come, and a report of everything. The pages were counted before.
-    pub(super) fn reserve(&mut self, id: SequenceId, held: u32, needed: Needed) {
-        let windows = needed.window.len() as u32;
-        let free = self.reserve_windows(windows);
-        debug_assert!(free >= windows, "counted when the request was admitted");
+    /// A remote request has its pages: what must come is reported.
+    pub(super) fn land(&mut self, id: SequenceId, held: u32, needed: Needed) {
         let sequence = self.sequences.get_mut(&id).expect("admitted sequences exist");
-        let start = needed.window.start as usize;
-        if sequence.window.len() < start {
-            // Nobody reads the window before the cached boundary either.
-            sequence.window.drain(..).flatten().for_each(|page| _ = self.pools.window.release(page));
-        }
-        sequence.window.resize_with(start, || None);
-        for _ in 0..windows {
-            sequence.window.extend(self.pools.window.alloc_for(sequence.generation).map(Some));
-        }
         sequence.phase = Phase::Landing;
         self.halves.landing.insert(id);
         self.halves.reserved.push_back(Reserved {

@@ -1,5 +1,6 @@
 //! Limits of a scheduler, and what is refused.
 
+use super::HostConfig;
 use crate::geometry::{CacheShape, ShapeError};
 use crate::pools::PoolSizes;
 use crate::sequence::Request;
@@ -20,6 +21,8 @@ pub struct SchedulerConfig {
     pub prefix_cache: bool,
     /// Decode entries carry drafts; steps do not overlap.
     pub speculation: bool,
+    /// Host memory under the prefix cache.
+    pub host: Option<HostConfig>,
 }
 
 impl SchedulerConfig {
@@ -32,6 +35,7 @@ impl SchedulerConfig {
             max_context,
             prefix_cache: true,
             speculation: false,
+            host: None,
         }
     }
 
@@ -115,6 +119,13 @@ pub(super) fn check(config: &SchedulerConfig, shape: &CacheShape, sizes: PoolSiz
     need("compressed_pages", sizes.compressed_pages >= 1, "at least 1".to_owned(), sizes.compressed_pages)?;
     let slots = u32::from(shape.has_request_slots());
     need("request_slots", sizes.request_slots >= slots, format!("at least {slots}"), sizes.request_slots)?;
+    if let Some(HostConfig { sizes, max_copies, .. }) = config.host {
+        let cached = u32::from(config.prefix_cache);
+        need("prefix_cache", cached == 1, "to be on above a host cache".to_owned(), cached)?;
+        let slots = [("host compressed_slots", sizes.compressed_slots), ("host window_slots", sizes.window_slots)];
+        let all = slots.into_iter().chain([("host max_copies", max_copies)]);
+        all.into_iter().try_for_each(|(name, got)| need(name, got >= 1, "at least 1".to_owned(), got))?;
+    }
     let most = shape.max_pages();
     let PoolSizes { compressed_pages, window_pages, request_slots } = sizes;
     let pools =

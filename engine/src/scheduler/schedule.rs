@@ -1,9 +1,7 @@
-//! The next step: pages for running sequences in order of arrival, then admissions, then entries.
+//! The next step: pages for running sequences in order of arrival, then admissions ([`admit`](super::admit)), then entries.
 
 use super::Scheduler;
-use crate::handover::Needed;
 use crate::ids::{Generation, Position, SequenceId, SlotIndex};
-use crate::sequence::{Phase, Role};
 use crate::step::{Generations, InputToken, StepEntry, StepPlan};
 
 /// Tokens of a sequence that have their pages.
@@ -41,6 +39,7 @@ impl Scheduler {
                     }
                     // What a step in flight gives back may do, and no page of its sequences may be taken before.
                     Err(OutOfPages) if !self.in_flight.is_empty() || self.halves.is_filling() => return None,
+                    Err(OutOfPages) if self.copies_hold_pages() => return None,
                     // Prompts held for others go back by themselves; nobody else is left to give way.
                     Err(OutOfPages) if self.num_occupied() == 1 && self.halves.has_held() => return None,
                     Err(OutOfPages) => {
@@ -100,108 +99,9 @@ impl Scheduler {
         Ok(Some(Grant { sequence: id, tokens, decode }))
     }
 
-    /// Whether `pages` compressed pages are free, after evictions if need be. Nothing is evicted in vain: what the
-    /// cache shares with a running sequence is what that sequence resumes from when it is preempted.
-    fn reserve_compressed(&mut self, pages: u32) -> bool {
-        let fits = self.available_compressed(pages);
-        while fits && self.pools.compressed.num_free() < pages {
-            if !self.prefix.evict_compressed(&mut self.pools) {
-                return false;
-            }
-        }
-        fits
-    }
-
-    /// How many window pages of the wanted ones are free, after evictions if need be.
-    pub(super) fn reserve_windows(&mut self, pages: u32) -> u32 {
-        while self.pools.window.num_free() < pages && self.prefix.evict_window(&mut self.pools) {}
-        self.pools.window.num_free().min(pages)
-    }
-
-    /// The youngest sequence with pages gives everything back and waits at its place in the order of arrival. One whose
-    /// prompt was being computed elsewhere will be computed here: it has the text.
-    fn preempt_youngest(&mut self) {
-        let Some(id) = self.running.last().copied().max(self.halves.youngest_landing()) else { return };
-        debug_assert!(self.num_occupied() > 1, "a sequence alone always fits: checked when it was added");
-        self.halves.preempt(id);
-        self.give_way(id);
-        self.stats.preempted += 1;
-    }
-
-    /// A sequence with pages gives everything back and waits.
-    pub(super) fn give_way(&mut self, id: SequenceId) {
-        self.running.remove(&id);
-        let sequence = self.sequences.get_mut(&id).expect("running sequences exist");
-        sequence.release(&mut self.pools);
-        sequence.phase = Phase::Waiting;
-        sequence.role = if sequence.role == Role::Remote { Role::Whole } else { sequence.role };
-        self.waiting.insert(id);
-    }
-
-    /// Gives a waiting sequence what it starts with: the pages of a cached beginning, compressed pages for its whole
-    /// text, a slot for its rings. One page per running sequence is left over, so that the next steps need not take
-    /// these pages away again.
-    fn admit(&mut self, id: SequenceId) -> bool {
-        let generation = Generation(self.next_generation);
-        let running = self.num_occupied() as u32;
-        let sequence = self.sequences.get_mut(&id).expect("waiting sequences exist");
-        let tokens = sequence.tokens.len() as u32;
-        let hit = match self.config.prefix_cache {
-            true => self.prefix.lookup(&sequence.tokens, tokens - 1, &mut self.pools),
-            false => None,
-        };
-        if let Some(hit) = hit {
-            let first = hit.tokens / self.shape.window_page_tokens - 1;
-            sequence.compressed = hit.compressed;
-            sequence.window.resize_with(first as usize, || None);
-            sequence.window.push(Some(hit.window));
-            (sequence.scheduled, sequence.committed) = (hit.tokens, hit.tokens);
-            (sequence.published, sequence.node) = (hit.tokens / self.shape.page_tokens, Some(hit.node));
-        }
-        let cached = sequence.scheduled;
-        let remote = (sequence.role == Role::Remote).then(|| Needed::at(&self.shape, cached, tokens));
-        let compressed = self.shape.compressed_pages(tokens) - sequence.compressed.len() as u32;
-        let windows = self.shape.max_window_pages(1) - u32::from(cached > 0);
-        let windows = windows.max(remote.as_ref().map_or(0, |needed| needed.window.len() as u32));
-        let slot = if self.shape.has_request_slots() { self.pools.requests.alloc_for(generation) } else { None };
-        let fits = slot.is_some() == self.shape.has_request_slots()
-            && self.available_compressed(compressed + running)
-            && self.available_windows(windows + running)
-            && self.reserve_compressed(compressed);
-        let sequence = self.sequences.get_mut(&id).expect("waiting sequences exist");
-        sequence.request_slot = slot;
-        if !fits {
-            sequence.release(&mut self.pools);
-            return false;
-        }
-        sequence.compressed.extend((0..compressed).map_while(|_| self.pools.compressed.alloc_for(generation)));
-        sequence.phase = Phase::Running;
-        sequence.generation = generation;
-        sequence.cached_tokens.get_or_insert(cached);
-        self.next_generation += 1;
-        self.waiting.remove(&id);
-        match remote {
-            Some(needed) => self.reserve(id, cached, needed),
-            None => _ = self.running.insert(id),
-        }
-        self.stats.admitted += 1;
-        self.stats.cached_tokens += u64::from(cached);
-        true
-    }
-
     /// Sequences that hold pages and are running or will be.
     pub(super) fn num_occupied(&self) -> usize {
-        self.running.len() + self.halves.num_landing()
-    }
-
-    fn available_compressed(&self, pages: u32) -> bool {
-        let free = self.pools.compressed.num_free();
-        free >= pages || free + self.prefix.evictable_compressed(&self.pools) >= pages
-    }
-
-    fn available_windows(&self, pages: u32) -> bool {
-        let free = self.pools.window.num_free();
-        free >= pages || free + self.prefix.evictable_windows(&self.pools) >= pages
+        self.running.len() + self.halves.num_landing() + self.num_loading()
     }
 
     /// Turns grants into entries, decode first, and marks their tokens as scheduled.

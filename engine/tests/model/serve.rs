@@ -95,6 +95,7 @@ impl Setup {
             max_context: CONTEXT,
             prefix_cache: self.prefix_cache,
             speculation: self.mtp,
+            host: None,
         };
         let scheduler = Scheduler::new(limits, shape, sizes).expect("limits that fit");
         let limits =

@@ -116,6 +116,7 @@ impl Setup {
             max_context: CONTEXT,
             prefix_cache: self.prefix_cache,
             speculation: self.mtp,
+            host: None,
         };
         Scheduler::new(limits, self.shape(), sizes).expect("limits that fit")
     }
@@ -178,13 +179,13 @@ impl Setup {
             |wire: &Wire, end, pages| RankRooms::new(arena(pages), wire.port(end)).with_faults(Arc::clone(&faults));
         let rooms = |end, pages| wires.iter().map(|wire| rank(wire, end, pages)).collect();
         let (here, there) = (self.sizes(48), self.sizes(self.pages));
-        let prefill = Coordinator::new(
+        let prefill = Coordinator::on_side(
             self.scheduler(here),
             self.runner(here, rooms(End::Prefill, self.arena)),
             self.schedule,
             Prefill::new(&of_prefill, self.shape()).with_faults(Arc::clone(&faults)),
         );
-        let decode = Coordinator::new(
+        let decode = Coordinator::on_side(
             self.scheduler(there),
             self.runner(there, rooms(End::Decode, self.arena + 1)),
             self.schedule,

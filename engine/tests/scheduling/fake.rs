@@ -8,6 +8,7 @@ use engine::geometry::CacheShape;
 use engine::ids::TokenId;
 use engine::pools::{PoolSizes, Pools};
 use std::collections::HashSet;
+use transfer::ids::Class;
 
 /// Tokens of the vocabulary; few, so that stop tokens turn up.
 pub(crate) const VOCAB: u64 = 61;
@@ -101,6 +102,9 @@ impl Cells {
         self.cells[start..start + self.per_page].fill(None);
     }
 }
+
+/// Rows of a page, pool by pool; `None` for garbage.
+pub(crate) type PageRows = Vec<Vec<Option<u64>>>;
 
 /// The caches, and the samples of the step before.
 #[derive(Clone)]
@@ -210,6 +214,33 @@ impl FakeModel {
                 mine.cells[to..to + mine.per_page].copy_from_slice(&theirs.cells[from..from + mine.per_page]);
             }
         }
+    }
+
+    fn cells_of(&mut self, class: Class) -> Vec<&mut Cells> {
+        match class.0 {
+            0 => vec![&mut self.csa_rows, &mut self.hca_rows],
+            1 if self.shape.has_request_slots() => vec![&mut self.window, &mut self.csa_state],
+            1 => vec![&mut self.window, &mut self.csa_state, &mut self.hca_state],
+            other => panic!("pages of class {other} are not copied to the host"),
+        }
+    }
+
+    /// What a page holds, in every pool of its class.
+    pub(crate) fn page(&mut self, class: Class, page: u32) -> PageRows {
+        let rows = |cells: &mut Cells| cells.cells[page as usize * cells.per_page..][..cells.per_page].to_vec();
+        self.cells_of(class).into_iter().map(rows).collect()
+    }
+
+    /// Writes a page as [`FakeModel::page`] read it.
+    pub(crate) fn set_page(&mut self, class: Class, page: u32, rows: &PageRows) {
+        for (cells, rows) in self.cells_of(class).into_iter().zip(rows) {
+            cells.cells[page as usize * cells.per_page..][..cells.per_page].copy_from_slice(rows);
+        }
+    }
+
+    /// Turns a page into garbage.
+    pub(crate) fn poison(&mut self, class: Class, page: u32) {
+        self.cells_of(class).into_iter().for_each(|cells| cells.poison(page));
     }
 
     /// Turns the rows of free pages into garbage.

@@ -1,14 +1,17 @@
 //! A scheduler, the fake model, and everything that must hold after every call.
 
 use crate::fake::{FakeModel, Oracle};
+use crate::tier::Tier;
 use engine::batch::Batch;
 use engine::geometry::CacheShape;
+use engine::host_cache::HostOrders;
 use engine::ids::{PageId, SequenceId, TokenId};
 use engine::pools::PoolSizes;
 use engine::scheduler::{AddError, Scheduler, SchedulerConfig};
 use engine::sequence::{Event, FinishReason, Request};
-use engine::step::{InputToken, Sampled, StepOutput, StepPlan};
+use engine::step::{InputToken, Sampled, StepEntry, StepOutput, StepPlan};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use transfer::exchange::{CopyId, CopySeen};
 
 /// What is known of a request.
 pub(crate) struct Tracked {
@@ -22,16 +25,53 @@ pub(crate) struct Tracked {
     next: Option<u32>,
 }
 
+/// A step, copies, or both.
 struct InFlight {
-    plan: StepPlan,
-    batch: Batch,
-    samples: Option<Vec<TokenId>>,
+    step: Option<(StepPlan, Batch)>,
+    host: HostOrders,
+    ran: Option<Ran>,
+}
+
+/// What came of it.
+struct Ran {
+    samples: Vec<TokenId>,
+    seen: BTreeMap<CopyId, CopySeen>,
+}
+
+impl InFlight {
+    fn entries(&self) -> &[StepEntry] {
+        self.step.as_ref().map_or(&[], |(plan, _)| &plan.entries)
+    }
+
+    /// Runs it as ranks do: loads begin, the step, saves are read.
+    fn run(&mut self, model: &mut FakeModel, tier: Option<&mut Tier>, fails: bool) {
+        if self.ran.is_some() {
+            return;
+        }
+        let forward = |step: &Option<(StepPlan, Batch)>, model: &mut FakeModel| match step {
+            Some((_, batch)) if !fails => model.forward(batch).to_vec(),
+            _ => Vec::new(),
+        };
+        let mut seen = BTreeMap::new();
+        let samples = match tier {
+            None => forward(&self.step, model),
+            Some(tier) => {
+                tier.before_step(&self.host, model);
+                let samples = forward(&self.step, model);
+                tier.behind_step(&self.host, model);
+                seen = tier.seen();
+                samples
+            }
+        };
+        self.ran = Some(Ran { samples, seen });
+    }
 }
 
 /// Runs steps and judges them.
 pub(crate) struct Harness {
     pub(crate) scheduler: Scheduler,
     model: FakeModel,
+    pub(crate) tier: Option<Tier>,
     shape: CacheShape,
     config: SchedulerConfig,
     pub(crate) requests: BTreeMap<SequenceId, Tracked>,
@@ -47,6 +87,7 @@ impl Harness {
         Self {
             scheduler: Scheduler::new(config, shape, sizes).unwrap(),
             model: FakeModel::new(shape, sizes),
+            tier: None,
             shape,
             config,
             requests: BTreeMap::new(),
@@ -91,42 +132,74 @@ impl Harness {
         self.check();
     }
 
-    /// Plans a step; false if there was none.
-    pub(crate) fn schedule(&mut self) -> bool {
-        let Some(plan) = self.scheduler.schedule() else {
-            let waits = self.requests.values().any(|r| r.ended.is_none());
-            assert!(
-                !waits || !self.in_flight.is_empty(),
-                "requests wait, nothing is in flight, and no step is planned"
-            );
-            self.check();
-            return false;
-        };
-        self.judge_plan(&plan);
-        let batch = Batch::new(&plan, &self.shape).unwrap();
-        self.judge_next_ids(&plan, &batch);
-        self.in_flight.push_back(InFlight { plan, batch, samples: None });
-        self.largest_overlap = self.largest_overlap.max(self.in_flight.len());
-        self.check();
-        true
+    /// The harness with host memory behind it.
+    pub(crate) fn with_tier(mut self, tier: Tier) -> Self {
+        self.tier = Some(tier);
+        self
     }
 
-    /// Runs every planned step that has not run, in order.
-    pub(crate) fn execute(&mut self) {
-        for step in self.in_flight.iter_mut().filter(|step| step.samples.is_none()) {
-            step.samples = Some(self.model.forward(&step.batch).to_vec());
+    /// Hands over a step, with copies or without, or copies alone; false if there was neither.
+    pub(crate) fn schedule(&mut self) -> bool {
+        let plan = self.scheduler.schedule();
+        let host = self.scheduler.take_host_orders();
+        let nothing = plan.is_none() && host.is_empty();
+        if nothing {
+            let waits = self.requests.values().any(|r| r.ended.is_none());
+            assert!(
+                !waits || !self.in_flight.is_empty() || self.scheduler.has_copies(),
+                "requests wait, nothing is in flight, and no step is planned"
+            );
+        } else {
+            let step = plan.map(|plan| {
+                self.judge_plan(&plan);
+                let batch = Batch::new(&plan, &self.shape).unwrap();
+                self.judge_next_ids(&plan, &batch);
+                (plan, batch)
+            });
+            self.in_flight.push_back(InFlight { step, host, ran: None });
         }
+        self.largest_overlap = self.largest_overlap.max(self.in_flight.len());
+        self.check();
+        !nothing
+    }
+
+    /// An order that only asks how far copies are.
+    pub(crate) fn ask(&mut self) {
+        let host = self.scheduler.take_host_orders();
+        self.in_flight.push_back(InFlight { step: None, host, ran: None });
+    }
+
+    /// Copies get on.
+    pub(crate) fn advance(&mut self) {
+        if let Some(tier) = &mut self.tier {
+            tier.advance(&mut self.model);
+        }
+    }
+
+    /// Runs everything in flight that has not run, in order.
+    pub(crate) fn execute(&mut self) {
+        self.in_flight.iter_mut().for_each(|order| order.run(&mut self.model, self.tier.as_mut(), false));
+    }
+
+    /// Runs the oldest order and tells the scheduler what the ranks saw.
+    fn take_oldest(&mut self, fails: bool) -> Option<(Option<StepPlan>, Vec<TokenId>)> {
+        let mut order = self.in_flight.pop_front()?;
+        order.run(&mut self.model, self.tier.as_mut(), fails);
+        let Ran { samples, seen } = order.ran?;
+        self.scheduler.host_carried_out(&order.host);
+        self.scheduler.host_seen(&seen);
+        Some((order.step.map(|(plan, _)| plan), samples))
     }
 
     /// Takes in the oldest step; false if none is in flight.
     pub(crate) fn commit(&mut self) -> bool {
         // As late as possible, so that planning cannot depend on what a step brings.
-        if self.in_flight.front().is_some_and(|step| step.samples.is_none()) {
-            let step = &mut self.in_flight[0];
-            step.samples = Some(self.model.forward(&step.batch).to_vec());
-        }
-        let Some(InFlight { plan, samples, .. }) = self.in_flight.pop_front() else { return false };
-        let mut samples = samples.expect("it ran").into_iter();
+        let Some((plan, samples)) = self.take_oldest(false) else { return false };
+        let Some(plan) = plan else {
+            self.check();
+            return true;
+        };
+        let mut samples = samples.into_iter();
         let mut output = StepOutput::default();
         for entry in plan.entries.iter().filter(|entry| entry.emits) {
             let token = samples.next().unwrap();
@@ -150,14 +223,14 @@ impl Harness {
 
     /// Ends the oldest step as failed; false if none is in flight.
     pub(crate) fn fail(&mut self) -> bool {
-        let Some(InFlight { plan, batch, samples }) = self.in_flight.pop_front() else { return false };
         // A step that failed wrote nothing; one that a later step was planned on is let run, so that this one finds its
         // inputs.
-        if samples.is_none() && !self.in_flight.is_empty() {
-            self.model.forward(&batch);
+        let fails = self.in_flight.len() == 1;
+        let Some((plan, _)) = self.take_oldest(fails) else { return false };
+        if let Some(plan) = plan {
+            let events = self.scheduler.fail(&plan, "device lost").unwrap();
+            self.take_events(events);
         }
-        let events = self.scheduler.fail(&plan, "device lost").unwrap();
-        self.take_events(events);
         self.check();
         true
     }
@@ -177,8 +250,12 @@ impl Harness {
     pub(crate) fn finish(&mut self) {
         for _ in 0..100_000 {
             while self.schedule() {}
+            self.advance();
             if !self.commit() {
-                break;
+                if !self.scheduler.has_copies() {
+                    break;
+                }
+                self.ask();
             }
         }
         assert!(!self.scheduler.has_work() && self.in_flight.is_empty(), "the queues do not empty");
@@ -195,6 +272,12 @@ impl Harness {
         assert_eq!(pools.compressed.num_free(), pools.compressed.num_pages());
         assert_eq!(pools.window.num_free(), pools.window.num_pages());
         assert_eq!(pools.requests.num_free(), pools.requests.num_pages());
+        if let Some(host) = self.scheduler.host_cache() {
+            assert_eq!((host.pins(), host.is_empty()), (0, true));
+            let (compressed, window) = host.pools();
+            assert_eq!(compressed.num_free(), compressed.num_pages());
+            assert_eq!(window.num_free(), window.num_pages());
+        }
     }
 
     fn check(&mut self) {
@@ -251,14 +334,18 @@ impl Harness {
             self.planned_tokens += u64::from(entry.num_tokens());
         }
         self.judge_pages(plan);
+        if self.tier.is_some() {
+            // Who waits for a copy is passed by those behind him, and one whose copy failed waits for pages at his place.
+            return;
+        }
         // Nobody is overtaken, and the oldest request advances.
         let started = self.requests.iter().filter(|(_, r)| r.next.is_some()).map(|(&id, _)| id).max().unwrap();
         let overtaken = self.requests.iter().find(|(id, r)| **id < started && r.next.is_none() && r.ended.is_none());
         assert!(overtaken.is_none(), "{:?} is overtaken by {started}", overtaken.map(|o| o.0));
         if let Some((oldest, _)) = self.requests.iter().find(|(_, r)| r.ended.is_none()) {
-            let mut plans = self.in_flight.iter().map(|step| &step.plan).chain([plan]);
+            let mut plans = self.in_flight.iter().map(InFlight::entries).chain([&plan.entries[..]]);
             assert!(
-                plans.any(|plan| plan.entries.iter().any(|e| e.sequence == *oldest)),
+                plans.any(|entries| entries.iter().any(|e| e.sequence == *oldest)),
                 "the oldest, {oldest}, stands still"
             );
         }
@@ -274,7 +361,7 @@ impl Harness {
             let compressed: HashSet<PageId> =
                 entry.compressed_table[range(self.shape.page_tokens)].iter().copied().collect();
             let here = plan.entries.iter().enumerate().filter(|&(k, _)| k != i).map(|(_, other)| other);
-            let before = self.in_flight.iter().flat_map(|step| &step.plan.entries);
+            let before = self.in_flight.iter().flat_map(InFlight::entries);
             for other in here.chain(before.filter(|other| other.sequence != entry.sequence)) {
                 let shared = other.window_table.iter().flatten().find(|page| window.contains(page));
                 assert!(shared.is_none(), "{} writes window page {shared:?} of {}", entry.sequence, other.sequence);

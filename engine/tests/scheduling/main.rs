@@ -3,5 +3,7 @@
 mod fake;
 mod halves;
 mod harness;
+mod host;
 mod random;
 mod rules;
+mod tier;

@@ -53,6 +53,7 @@ pub(crate) fn engine(model_tokens: u32) -> EngineThread {
         max_context: CONTEXT,
         prefix_cache: false,
         speculation: false,
+        host: None,
     };
     let scheduler = Scheduler::new(limits, shape, sizes).expect("limits that fit");
     let limits = ModelLimits { tokens: model_tokens, logits_rows: 32, context: CONTEXT };
