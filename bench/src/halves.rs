@@ -5,7 +5,7 @@ use crate::serve::{self, ServeArgs, ServeError, Started};
 use crate::serving::{Assembly, ServingError};
 use clap::Args;
 use engine::config::{LayerKind, ModelConfig};
-use engine::coordinator::{Coordinator, Decode, Prefill, RoomLoop};
+use engine::coordinator::{Coordinator, Decode, Prefill};
 use engine::engine::{Bell, EngineThread};
 use engine::geometry::CacheGeometry;
 use engine::handover::{Handover, RankRooms};
@@ -203,11 +203,11 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
     let engine: Box<dyn engine::engine::Turns> = match wires.side {
         Side::Prefill => {
             let side = Prefill::new(handover, geometry.shape).with_faults(faults);
-            Box::new(RoomLoop::new(Coordinator::new(scheduler, runner, schedule, side)))
+            Box::new(Coordinator::on_side(scheduler, runner, schedule, side))
         }
         Side::Decode => {
             let side = Decode::new(handover).with_faults(faults);
-            Box::new(RoomLoop::new(Coordinator::new(scheduler, runner, schedule, side)))
+            Box::new(Coordinator::on_side(scheduler, runner, schedule, side))
         }
     };
     let mut lines = vec![format!("model {}: {}", served.name, setup.headline())];

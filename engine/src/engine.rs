@@ -1,4 +1,5 @@
-//! The loop between scheduler and runner, in lockstep or overlapped, and a handle for clients on other threads.
+//! An engine as its users see it: the loop ([`coordinator`](crate::coordinator)) without rooms, and a handle for clients on other
+//! threads.
 
 mod shown;
 mod thread;
@@ -6,17 +7,16 @@ mod thread;
 pub use shown::{PoolUse, Snapshot};
 pub use thread::{Bell, Client, EngineThread, Ticket};
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::coordinator::{Alone, Coordinator};
 use crate::ids::SequenceId;
 use crate::progress::Part;
-use crate::runner::{RunError, Runner};
+use crate::runner::RunError;
 use crate::scheduler::{AddError, CommitError, Scheduler};
 use crate::sequence::{Event, Request};
-use crate::step::StepPlan;
 
 /// Whether the host decides about a step while the one before runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,92 +41,8 @@ pub enum EngineError {
     Ended,
 }
 
-/// Scheduler and runner on the caller's thread.
-#[derive(Debug)]
-pub struct Engine {
-    scheduler: Scheduler,
-    runner: Runner,
-    depth: usize,
-    flight: VecDeque<StepPlan>,
-    /// Steps that were taken in.
-    steps_done: u64,
-}
-
-impl Engine {
-    /// An engine whose runner has the pools that the scheduler deals out.
-    pub fn new(scheduler: Scheduler, runner: Runner, schedule: Schedule) -> Self {
-        let depth = match schedule {
-            Schedule::Lockstep => 1,
-            Schedule::Overlap => 2,
-        };
-        Self { scheduler, runner, depth, flight: VecDeque::new(), steps_done: 0 }
-    }
-
-    /// Queues a request.
-    pub fn add(&mut self, request: Request) -> Result<SequenceId, AddError> {
-        self.scheduler.add(request)
-    }
-
-    /// Ends a request; `None` if it has ended already.
-    pub fn cancel(&mut self, id: SequenceId) -> Option<Event> {
-        self.scheduler.cancel(id)
-    }
-
-    /// Whether any request waits, runs or still holds pages.
-    pub fn has_work(&self) -> bool {
-        self.scheduler.has_work()
-    }
-
-    /// Forgets all cached beginnings.
-    pub fn clear_prefix(&mut self) {
-        self.scheduler.clear_prefix();
-    }
-
-    /// The scheduler, to look at.
-    pub fn scheduler(&self) -> &Scheduler {
-        &self.scheduler
-    }
-
-    /// How far every rank is.
-    pub fn rank_parts(&self) -> &[Arc<Part>] {
-        self.runner.parts()
-    }
-
-    /// Hands over what can be handed over, then takes in the oldest step. Nothing happens without work.
-    ///
-    /// # Errors
-    /// A step failed. The requests in flight have ended by then: `events` holds what their clients are told.
-    pub fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        while self.flight.len() < self.depth {
-            let Some(plan) = self.scheduler.schedule() else { break };
-            let submitted = self.runner.submit(plan.clone());
-            self.flight.push_back(plan);
-            if let Err(error) = submitted {
-                return self.fail(error, events);
-            }
-        }
-        if self.flight.is_empty() {
-            return Ok(());
-        }
-        match self.runner.wait() {
-            Ok(output) => {
-                let plan = self.flight.pop_front().expect("the runner answers steps in flight");
-                events.extend(self.scheduler.commit(&plan, &output)?);
-                self.steps_done += 1;
-                Ok(())
-            }
-            Err(error) => self.fail(error, events),
-        }
-    }
-
-    /// Ends everything in flight.
-    fn fail(&mut self, error: RunError, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        for plan in self.flight.drain(..) {
-            events.extend(self.scheduler.fail(&plan, &error.to_string())?);
-        }
-        Err(error.into())
-    }
-}
+/// Scheduler and runner on the caller's thread, without rooms.
+pub type Engine = Coordinator<Alone>;
 
 /// What an [`EngineThread`] turns: an engine of its own, or one half of two.
 pub trait Turns: Send {
@@ -159,38 +75,4 @@ pub trait Turns: Send {
 
     /// A count that rises whenever anything got on.
     fn progress(&self) -> u64;
-}
-
-impl Turns for Engine {
-    fn add(&mut self, request: Request) -> Result<SequenceId, AddError> {
-        Engine::add(self, request)
-    }
-
-    fn cancel(&mut self, id: SequenceId) -> Option<Event> {
-        Engine::cancel(self, id)
-    }
-
-    fn has_work(&self) -> bool {
-        Engine::has_work(self)
-    }
-
-    fn is_idle(&self) -> bool {
-        !Engine::has_work(self)
-    }
-
-    fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        Engine::turn(self, events)
-    }
-
-    fn scheduler(&self) -> &Scheduler {
-        Engine::scheduler(self)
-    }
-
-    fn rank_parts(&self) -> &[Arc<Part>] {
-        Engine::rank_parts(self)
-    }
-
-    fn progress(&self) -> u64 {
-        self.steps_done
-    }
 }

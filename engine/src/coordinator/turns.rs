@@ -8,51 +8,36 @@ use crate::scheduler::{AddError, Scheduler};
 use crate::sequence::{Event, Request};
 use std::sync::Arc;
 
-/// A coordinator with a count of its progress. News of a room count too: units that land are no standstill.
-#[derive(Debug)]
-pub struct RoomLoop<S> {
-    coordinator: Coordinator<S>,
-    progress: u64,
-}
-
-impl<S: Side> RoomLoop<S> {
-    /// Around a coordinator.
-    pub fn new(coordinator: Coordinator<S>) -> Self {
-        Self { coordinator, progress: 0 }
-    }
-}
-
-impl<S: Side> Turns for RoomLoop<S> {
+impl<S: Side> Turns for Coordinator<S> {
     fn add(&mut self, request: Request) -> Result<SequenceId, AddError> {
-        self.coordinator.add(request)
+        Coordinator::add(self, request)
     }
 
     fn cancel(&mut self, id: SequenceId) -> Option<Event> {
-        self.coordinator.cancel(id)
+        Coordinator::cancel(self, id)
     }
 
     fn has_work(&self) -> bool {
-        self.coordinator.has_work()
+        Coordinator::has_work(self)
     }
 
     fn is_idle(&self) -> bool {
-        self.coordinator.is_idle()
+        Coordinator::is_idle(self)
     }
 
     fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let turned = self.coordinator.turn(events);
-        self.progress += u64::from(self.coordinator.news);
-        turned
+        Coordinator::turn(self, events)
     }
 
     fn scheduler(&self) -> &Scheduler {
-        self.coordinator.scheduler()
+        Coordinator::scheduler(self)
     }
 
     fn rank_parts(&self) -> &[Arc<Part>] {
-        self.coordinator.runner.parts()
+        Coordinator::rank_parts(self)
     }
 
+    /// News of a room or a copy count too: what lands is no standstill.
     fn progress(&self) -> u64 {
         self.progress
     }

@@ -81,11 +81,11 @@ impl Setup {
             runner
         };
         let (sizes, side) = (self.sizes(48), Prefill::new(&arena(self.arena), self.shape()).with_faults(of_prefill));
-        let coordinator = Coordinator::new(self.scheduler(sizes), ranks(sizes, rooms), self.schedule, side);
+        let coordinator = Coordinator::on_side(self.scheduler(sizes), ranks(sizes, rooms), self.schedule, side);
         let prefill = Half { coordinator, drivers, bell };
         let (drivers, rooms, bell) = make(Side::Decode, self.arena + 1, &of_decode, &addresses);
         let (sizes, side) = (self.sizes(self.pages), Decode::new(&arena(self.arena + 1)).with_faults(of_decode));
-        let coordinator = Coordinator::new(self.scheduler(sizes), ranks(sizes, rooms), self.schedule, side);
+        let coordinator = Coordinator::on_side(self.scheduler(sizes), ranks(sizes, rooms), self.schedule, side);
         let decode = Half { coordinator, drivers, bell };
         until("the ranks know each other", || {
             let knows = |driver: &Driver| driver.snapshot().peers.iter().any(|peer| peer.ready);

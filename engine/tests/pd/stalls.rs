@@ -3,7 +3,6 @@
 use crate::linked::{Half, PATIENCE, until};
 use crate::pair::{PAIRED, Setup, TINY, requests};
 use crate::wire::Manners;
-use engine::coordinator::RoomLoop;
 use engine::engine::{EngineThread, Schedule, Turns};
 use engine::progress::PartState;
 use engine::sequence::{Event, FinishReason, Request};
@@ -19,7 +18,7 @@ struct Threaded {
 
 impl<S: engine::coordinator::Side + 'static> Half<S> {
     fn threaded(self) -> Threaded {
-        let turns: Box<dyn Turns> = Box::new(RoomLoop::new(self.coordinator));
+        let turns: Box<dyn Turns> = Box::new(self.coordinator);
         Threaded { engine: EngineThread::spawn_with(turns, self.bell).expect("a thread"), _drivers: self.drivers }
     }
 }
