@@ -13,6 +13,7 @@
 //!   anything that is ordered later; and cache pages are written by the thread that drops.
 //!
 //! Slots may be in a file, behind those in memory. Their pages are always summed, and what the disk does not do ends a copy.
+//! A disk that fails behind the check ends the step that waits for the load, as a failed operation does.
 //!
 //! A slot counts as filled when a whole save into it has been stored, and as empty again when the next one begins.
 
@@ -158,6 +159,9 @@ pub enum HostTierError {
     /// No thread.
     #[error("the copy engine does not start: {0}")]
     Thread(std::io::Error),
+    /// A queue of jobs that does not move.
+    #[error("the copy engine took no job within {0:?}")]
+    Full(Duration),
     /// The thread has ended.
     #[error("the copy engine has stopped")]
     Stopped,

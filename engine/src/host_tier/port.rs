@@ -7,7 +7,7 @@ use super::parts::Parts;
 use super::slots::Slots;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transfer::exchange::{CopyId, CopySeen};
@@ -15,6 +15,8 @@ use transfer::ids::{Class, Unit};
 
 /// Jobs that wait for the copy engine at most; it never waits for the rank, so that a full queue moves.
 const QUEUE: usize = 64;
+/// Pause before a full queue is tried again.
+const FULL: Duration = Duration::from_micros(200);
 
 #[derive(Debug)]
 pub(super) struct CopierPort {
@@ -67,9 +69,19 @@ impl CopierPort {
         })
     }
 
-    pub(super) fn send(&self, job: Job) -> Result<(), HostTierError> {
-        let sent = self.jobs.as_ref().map(|jobs| jobs.send(job));
-        sent.and_then(Result::ok).ok_or(HostTierError::Stopped)
+    /// Hands a job over; what the copy engine says while the queue is full is taken note of.
+    pub(super) fn send(&mut self, mut job: Job) -> Result<(), HostTierError> {
+        let until = self.until();
+        loop {
+            match self.jobs.as_ref().map(|jobs| jobs.try_send(job)) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(TrySendError::Full(back))) if Instant::now() < until => job = back,
+                Some(Err(TrySendError::Full(_))) => return Err(HostTierError::Full(self.deadline)),
+                Some(Err(TrySendError::Disconnected(_))) | None => return Err(HostTierError::Stopped),
+            }
+            self.hear();
+            std::thread::sleep(FULL);
+        }
     }
 
     /// How long a wait that begins now may take.

@@ -67,11 +67,12 @@ fn index_keys_that_are_not_waited_for_change_the_text() {
 fn a_step_that_waits_too_long_names_copy_and_unit() {
     let setup = Setup::new();
     let text = Text::random(setup.shape(), 257, 0);
-    let config = HostTierConfig { deadline: Duration::from_millis(100), ..faulty("host-load:HCA KV=delay(600000)") };
+    // Long enough for the layers before.
+    let config = HostTierConfig { deadline: Duration::from_secs(3), ..faulty("host-load:HCA KV=delay(600000)") };
     let mut ranks = with_text(&setup, &config, &text);
     let other = text.elsewhere(1);
     let error = ranks.step(other.entry(256..257), loads(vec![other.load(2, 256)])).expect_err("held up").to_string();
-    assert!(error.contains("copy 2: unit 2 was not loaded within 100ms"), "{error}");
+    assert!(error.contains("copy 2: unit 2 was not loaded within 3s"), "{error}");
 }
 
 #[test]

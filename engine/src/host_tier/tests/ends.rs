@@ -180,11 +180,12 @@ fn a_wait_has_an_end_that_names_copy_and_unit() {
     let late = HostTierConfig { deadline, ..faulty("host-load:HCA KV=delay(600000)") };
     let mut rig = saved(Rig::new(&geometries()[1], &late));
     begin_load(&mut rig);
+    // Layer 2 of the tiny model is the first with HCA rows, and the only one.
+    let others = [0, 1, 3, 4].map(Unit);
+    rig.exchange_until(|rig| others.iter().all(|&unit| rig.unit_readable(unit, 7, &of(&[4, 5], &[3])).is_ok()));
     let Rig { tier, caches, .. } = &mut rig;
-    let mut wait = |unit| tier.await_unit(&kernel_bindings::host::HostOps, caches, Unit(unit), &[CopyId(2)]);
-    // Layer 2 of the tiny model is the first with HCA rows.
-    wait(1).expect("not held up");
-    let error = wait(2).expect_err("held up").to_string();
+    let wait = tier.await_unit(&kernel_bindings::host::HostOps, caches, Unit(2), &[CopyId(2)]);
+    let error = wait.expect_err("held up").to_string();
     assert!(error.contains("copy 2: unit 2 was not loaded within 150ms"), "{error}");
 
     let config = HostTierConfig { deadline, staging_buffers: 1, ..HostTierConfig::new(SLOTS) };
@@ -194,5 +195,28 @@ fn a_wait_has_an_end_that_names_copy_and_unit() {
     let save = rig.save(9, 1, &of(&[0], &[0]), &of(&[0], &[0]));
     let error = rig.try_order(&HostOrders { saves: vec![save], ..HostOrders::default() }).expect_err("held up");
     assert!(error.contains("copy 9: unit 1 was not stored within 150ms"), "{error}");
+    valve.open();
+}
+
+/// A copy engine that is stuck takes jobs until its queue is full, and then ends the order.
+#[test]
+fn a_queue_that_does_not_move_ends_the_order() {
+    // More buffers than a save of one page has parts, so that it waits for none.
+    let deadline = Duration::from_millis(150);
+    let config = HostTierConfig { deadline, staging_buffers: 16, ..HostTierConfig::new(SLOTS) };
+    let (mut rig, valve) = Rig::behind(&geometries()[1], &config);
+    rig.compute(1, &of(&[0], &[]));
+    let slots = of(&[0], &[]);
+    let save = rig.save(100, 1, &of(&[0], &[]), &slots);
+    rig.order(&HostOrders { saves: vec![save], ..HostOrders::default() });
+    assert_eq!(rig.until_over(100), CopySeen::Done);
+    valve.close();
+    let mut orders = (0..100).map(|id| {
+        let load = rig.load(id, id, &slots, &of(&[4], &[]));
+        let drops = id.checked_sub(1).map(CopyId).into_iter().collect();
+        rig.try_order(&HostOrders { loads: vec![load], drops, ..HostOrders::default() })
+    });
+    let error = orders.find_map(Result::err).expect("the queue is full at some time");
+    assert!(error.contains("the copy engine took no job within 150ms"), "{error}");
     valve.open();
 }

@@ -114,22 +114,21 @@ impl Rig {
         self.try_order(orders).expect("copies begin");
     }
 
-    /// Exchanges until `is` holds of a copy.
-    pub(super) fn until(&mut self, id: u64, is: impl Fn(&CopySeen) -> bool) -> CopySeen {
+    /// Exchanges until something holds.
+    pub(super) fn exchange_until(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
-        loop {
-            let seen = seen_of(&mut self.tier, id).expect("not dropped");
-            if is(&seen) {
-                return seen;
-            }
-            assert!(start.elapsed() < LONG, "copy {id} stays {seen:?}");
+        while !holds(self) {
+            assert!(start.elapsed() < LONG, "it never comes to that: {:?}", self.tier.view());
             std::thread::yield_now();
             self.order(&HostOrders::default());
         }
     }
 
+    /// Exchanges until a copy is over; how it ended.
     pub(super) fn until_over(&mut self, id: u64) -> CopySeen {
-        self.until(id, |seen| matches!(seen, CopySeen::Done | CopySeen::Failed(_)))
+        let seen = |rig: &mut Self| seen_of(&mut rig.tier, id).expect("not dropped");
+        self.exchange_until(|rig| matches!(seen(rig), CopySeen::Done | CopySeen::Failed(_)));
+        seen(self)
     }
 
     /// Whether every unit of the pages may be read; else what the gate says.
