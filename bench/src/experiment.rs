@@ -1,13 +1,17 @@
-//! `sm120 experiment`: a deployment on this machine, one question to it, one figure as the answer.
+//! `sm120 experiment`: a deployment on this machine, one question to it, one figure as the answer. A check that could not fail would
+//! prove nothing: where a protection can be switched off, the same run shows what happens without it.
 
 mod abort_cascade;
 mod corruption;
 mod servers;
+mod wedge;
 
 pub use abort_cascade::AbortCascadeArgs;
 pub use corruption::CorruptionArgs;
+pub use wedge::WedgeArgs;
 
 use crate::report::{machine_facts, table};
+use crate::serving::ScheduleKind;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -28,6 +32,9 @@ pub enum Question {
     AbortCascade(AbortCascadeArgs),
     /// Concurrent sessions of several turns with common beginnings: in how many do tokens differ from those of one process?
     Corruption(CorruptionArgs),
+    /// One part after another is stuck or dead while clients run: who notices after how long, what are the clients told, and does
+    /// everything recover?
+    Wedge(WedgeArgs),
 }
 
 /// Model of a deployment, and where its report goes.
@@ -39,6 +46,9 @@ pub struct DeploymentArgs {
     /// Ranks of each server.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub tp: u32,
+    /// Decide about a step while the one before runs, or after it.
+    #[arg(long, value_enum, default_value_t = ScheduleKind::Overlap)]
+    pub schedule: ScheduleKind,
     /// Sum every page before it is sent and before it is used.
     #[arg(long)]
     pub verify_transfers: bool,
@@ -128,6 +138,29 @@ impl Answer {
     }
 }
 
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    /// Tokens that every preset has and that end no text.
+    fn tokens(&mut self, count: u64) -> Vec<u64> {
+        (0..count).map(|_| 3 + self.below(200)).collect()
+    }
+}
+
+/// Things in a row, or the word for none.
+fn list(things: &[String]) -> String {
+    if things.is_empty() { "none".into() } else { things.join("; ") }
+}
+
 /// Runs an experiment, and writes its report.
 ///
 /// # Errors
@@ -136,6 +169,7 @@ pub fn run(args: &ExperimentArgs, command: &str) -> Result<Answer, ExperimentErr
     let (answer, folder) = match &args.question {
         Question::AbortCascade(args) => (abort_cascade::run(args)?, &args.deployment.report),
         Question::Corruption(args) => (corruption::run(args)?, &args.deployment.report),
+        Question::Wedge(args) => (wedge::run(args)?, &args.deployment.report),
     };
     answer.write(folder, command).map_err(ExperimentError::io(format!("the report in {}", folder.display())))?;
     Ok(answer)

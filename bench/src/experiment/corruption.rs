@@ -1,10 +1,10 @@
 //! Sessions of several turns, many at once, half of whose first prompt is common to a quarter of them: their tokens against those
 //! of one process that computes every prompt anew.
 
-use super::servers::{Server, Servers, options};
-use super::{Answer, DeploymentArgs, ExperimentError};
+use super::servers::{Extra, Server, Servers, clap_word, options};
+use super::{Answer, DeploymentArgs, ExperimentError, Random};
 use crate::e2e::http::Connection;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -34,28 +34,44 @@ pub struct CorruptionArgs {
     /// Seed of the prompts.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// Faults of the decode server, to see that they are noticed: `landing=corrupt`.
+    /// Format of the index keys.
+    #[arg(long, value_enum, default_value_t = Keys::Fp8)]
+    pub index_k: Keys,
+    /// Only this: no unit waits for its index keys, which are late. Wrong texts are then what is expected.
+    #[arg(long, conflicts_with = "fault")]
+    pub break_gate: bool,
+    /// Only this: faults of the decode server, to see that they are noticed: `landing=corrupt`.
     #[arg(long, value_name = "RULES")]
     pub fault: Option<String>,
 }
 
-/// SplitMix64.
-struct Random(u64);
+/// Formats of index keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Keys {
+    /// As published checkpoints have them.
+    Fp8,
+    /// Twice the bytes.
+    Bf16,
+    /// One after the other.
+    Both,
+}
 
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    /// Tokens that every preset has and that end no text.
-    fn tokens(&mut self, count: u64) -> Vec<u64> {
-        (0..count).map(|_| 3 + self.below(200)).collect()
+impl Keys {
+    fn all(self) -> &'static [Keys] {
+        match self {
+            Keys::Fp8 => &[Keys::Fp8],
+            Keys::Bf16 => &[Keys::Bf16],
+            Keys::Both => &[Keys::Fp8, Keys::Bf16],
+        }
     }
 }
+
+/// Sessions of the runs with late index keys, at most: enough to see whether the wait makes a difference.
+const CONTROL_SESSIONS: u64 = 60;
+/// Index keys that arrive behind everything else of their unit, long enough for a reader to be there first.
+const LATE_KEYS: &str = "landing:CSA index K=delay(25)";
+/// The same, and nobody waits for them.
+const BROKEN_GATE: &str = "landing:CSA index K=delay(25); gate:CSA index K=skip-wait";
 
 /// The tokens that a session was given, turn by turn; each prompt is all that was said before and something new.
 fn session(connection: &mut Connection, args: &CorruptionArgs, number: u64) -> std::io::Result<Vec<u64>> {
@@ -148,28 +164,106 @@ fn compare(one: &Sessions, pd: &Sessions) -> (usize, usize, Vec<String>) {
     (differ, failed, first)
 }
 
+/// What a run of two halves shows against the same sessions of one process.
+struct Compared {
+    sessions: u64,
+    differ: usize,
+    failed: usize,
+    first: Vec<String>,
+    turns_per_s: f64,
+}
+
+/// One format of index keys.
+struct Runs<'a> {
+    args: &'a CorruptionArgs,
+    /// `--index-k FORMAT`
+    format: Vec<String>,
+    name: String,
+    one: Sessions,
+}
+
+impl<'a> Runs<'a> {
+    fn new(args: &'a CorruptionArgs, keys: Keys) -> Result<Self, ExperimentError> {
+        let name = clap_word(keys);
+        let format = vec!["--index-k".to_owned(), name.clone()];
+        let own = ["--no-prefix-cache", "--port", "0"].map(str::to_owned).to_vec();
+        let plain = [options(&args.deployment), format.clone(), own].concat();
+        let one = all(Server::start("serve", &plain)?.address, args, args.concurrency.min(8));
+        Ok(Self { args, format, name, one })
+    }
+
+    /// The first `sessions` of them, by two halves, with faults of the decode server.
+    fn apart(&self, sessions: u64, faults: &str) -> Result<Compared, ExperimentError> {
+        let args = CorruptionArgs { sessions: sessions.min(self.args.sessions), ..self.args.clone() };
+        let decode = match faults {
+            "" => Vec::new(),
+            rules => vec!["--faults".to_owned(), rules.to_owned()],
+        };
+        let extra = Extra { both: self.format.clone(), decode, ..Extra::default() };
+        let servers = Servers::start(&args.deployment, extra)?;
+        let start = Instant::now();
+        let pd = all(servers.router.address, &args, args.concurrency);
+        let turns_per_s = (args.sessions * u64::from(args.turns)) as f64 / start.elapsed().as_secs_f64();
+        let (differ, failed, first) = compare(&self.one, &pd);
+        Ok(Compared { sessions: args.sessions, differ, failed, first, turns_per_s })
+    }
+
+    /// A run in which every token must be right.
+    fn right(&self, what: &str, compared: &Compared, answer: &mut Answer) {
+        let Compared { sessions, differ, failed, first, turns_per_s } = compared;
+        let name = format!("{}, {what}", self.name);
+        answer.tell(&format!("{name}: turns per second"), format!("{turns_per_s:.1}"));
+        if !first.is_empty() {
+            answer.tell(&format!("{name}: the first"), first.join("; "));
+        }
+        answer.judge(&format!("{name}: sessions whose tokens differ"), format!("{differ} of {sessions}"), *differ == 0);
+        answer.judge(&format!("{name}: sessions without an answer"), failed, *failed == 0);
+    }
+
+    /// A run in which wrong tokens show that the others could have had some.
+    fn wrong(&self, what: &str, compared: &Compared, answer: &mut Answer) {
+        let Compared { sessions, differ, .. } = compared;
+        let rate = 100.0 * *differ as f64 / *sessions as f64;
+        let seen = match differ {
+            0 => format!("none of {sessions}: the wait makes no difference here"),
+            _ => format!("corruption found as expected: {differ} of {sessions}, {rate:.1} %"),
+        };
+        answer.judge(&format!("{}, {what}: sessions whose tokens differ", self.name), seen, *differ > 0);
+    }
+}
+
 pub(super) fn run(args: &CorruptionArgs) -> Result<Answer, ExperimentError> {
-    let one = {
-        let plain = [options(&args.deployment), vec!["--no-prefix-cache".to_owned()]].concat();
-        all(Server::start("serve", &plain)?.address, args, args.concurrency.min(8))
-    };
-    let faults = args.fault.as_deref().map_or_else(Vec::new, |rules| vec!["--faults", rules]);
-    let servers = Servers::start(&args.deployment, &[], &faults)?;
-    let start = Instant::now();
-    let pd = all(servers.router.address, args, args.concurrency);
-    let seconds = start.elapsed().as_secs_f64();
-    let (differ, failed, first) = compare(&one, &pd);
-    let mut answer = Answer::default();
-    answer.tell("turns per second", format!("{:.1}", (args.sessions * u64::from(args.turns)) as f64 / seconds));
-    if let Some(rules) = &args.fault {
-        answer.tell("faults of the decode server", rules);
+    let (mut answer, mut figures) = (Answer::default(), Vec::new());
+    for &keys in args.index_k.all() {
+        let runs = Runs::new(args, keys)?;
+        let figure = match &args.fault {
+            Some(rules) => {
+                let compared = runs.apart(args.sessions, rules)?;
+                runs.right(&format!("with {rules}"), &compared, &mut answer);
+                let Compared { sessions, differ, failed, .. } = compared;
+                format!("with {rules}, {differ} of {sessions} sessions differ, {failed} have no answer")
+            }
+            None if args.break_gate => {
+                let broken = runs.apart(args.sessions, BROKEN_GATE)?;
+                runs.wrong("late keys not waited for", &broken, &mut answer);
+                format!("without the wait for index keys, {} of {} sessions differ", broken.differ, broken.sessions)
+            }
+            None => {
+                let clean = runs.apart(args.sessions, "")?;
+                runs.right("no faults", &clean, &mut answer);
+                let late = runs.apart(CONTROL_SESSIONS, LATE_KEYS)?;
+                runs.right("late keys", &late, &mut answer);
+                let broken = runs.apart(CONTROL_SESSIONS, BROKEN_GATE)?;
+                runs.wrong("late keys not waited for", &broken, &mut answer);
+                format!(
+                    "{} of {} sessions differ, {} have no answer; of {} with late index keys {}, and {} without the wait",
+                    clean.differ, clean.sessions, clean.failed, late.sessions, late.differ, broken.differ
+                )
+            }
+        };
+        figures.push(format!("index keys {}: {figure}", runs.name));
     }
-    if !first.is_empty() {
-        answer.tell("the first", first.join("; "));
-    }
-    answer.judge("sessions whose tokens differ", differ, differ == 0);
-    answer.judge("sessions without an answer", failed, failed == 0);
-    answer.figure = format!("{differ} of {} sessions differ, {failed} have no answer", args.sessions);
+    answer.figure = figures.join("; ");
     Ok(answer)
 }
 

@@ -1,6 +1,7 @@
 //! Servers of a local deployment, children of this process that end with it.
 
 use super::{DeploymentArgs, ExperimentError};
+use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,6 +22,7 @@ pub(super) struct Server {
     pub(super) name: &'static str,
     pub(super) address: SocketAddr,
     child: Child,
+    options: Vec<String>,
 }
 
 impl Server {
@@ -43,7 +45,7 @@ impl Server {
             });
         }
         match address.recv_timeout(START) {
-            Ok(address) => Ok(Self { name: role, address, child }),
+            Ok(address) => Ok(Self { name: role, address, child, options: options.to_vec() }),
             Err(why) => {
                 // It may have ended by itself.
                 let _ = child.kill();
@@ -59,11 +61,57 @@ impl Server {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Stops its process or lets it go on.
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), ExperimentError> {
+        let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // A child that nobody has waited for, so the number is nobody else's.
+        let sent = process.map_or(Ok(()), |process| kill_process(process, signal));
+        sent.map_err(|error| ExperimentError::io(self.name)(error.into()))
+    }
+
+    /// The next process is started without rules of faults.
+    pub(super) fn without_faults(&mut self) {
+        if let Some(at) = self.options.iter().position(|option| option == "--faults") {
+            self.options.drain(at..at + 2);
+        }
+    }
+
+    /// Ends its process without a word, if it has not ended, and starts another with the same options.
+    pub(super) fn restart(&mut self) -> Result<(), ExperimentError> {
+        self.kill()?;
+        let options = self.options.clone();
+        *self = Self::start(self.name, &options)?;
+        Ok(())
+    }
+
+    /// Ends its process without a word.
+    pub(super) fn kill(&mut self) -> Result<(), ExperimentError> {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        self.child.wait().map(drop).map_err(ExperimentError::io(self.name))
+    }
+
+    /// Names of its threads that carry requests, sorted; empty where the system does not tell.
+    pub(super) fn threads(&self) -> Vec<String> {
+        let of_process = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten();
+        let names = of_process.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        let carries =
+            |name: &String| ["engine", "rank", "transfer", "pages-accept"].iter().any(|word| name.starts_with(word));
+        let mut names: Vec<String> = names.map(|name| name.trim_end().to_owned()).filter(carries).collect();
+        names.sort();
+        names
+    }
+
     /// Status and body of an answer, and how long it took.
     pub(super) fn get(&self, path: &str) -> std::io::Result<(u16, String, Duration)> {
+        self.get_within(path, ANSWER)
+    }
+
+    /// The same, where an answer has to come sooner.
+    pub(super) fn get_within(&self, path: &str, patience: Duration) -> std::io::Result<(u16, String, Duration)> {
         let start = Instant::now();
-        let mut stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        let mut stream = TcpStream::connect_timeout(&self.address, patience)?;
+        stream.set_read_timeout(Some(patience))?;
         stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -117,30 +165,59 @@ pub(super) struct Servers {
     pub(super) prefill: Server,
 }
 
+/// Options beyond those of the deployment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Extra {
+    /// Of both halves.
+    pub(super) both: Vec<String>,
+    pub(super) prefill: Vec<String>,
+    pub(super) decode: Vec<String>,
+}
+
 impl Servers {
-    /// Starts a deployment; `decode` are options of the decode server alone, `both` of both halves.
-    pub(super) fn start(args: &DeploymentArgs, both: &[&str], decode: &[&str]) -> Result<Self, ExperimentError> {
-        let control = control_address(args.tp)?.to_string();
+    /// Starts a deployment.
+    pub(super) fn start(args: &DeploymentArgs, extra: Extra) -> Result<Self, ExperimentError> {
+        let control = free_address(args.tp)?.to_string();
+        // A server that is started again is found under its old address.
+        let port = free_address(1)?.port().to_string();
         let verify: &[&str] = if args.verify_transfers { &["--verify-transfers"] } else { &[] };
-        let half = |own: &[&str]| -> Vec<String> {
-            options(args).into_iter().chain([both, verify, own].concat().into_iter().map(str::to_owned)).collect()
+        let half = |own: &[&str], more: Vec<String>| -> Vec<String> {
+            let words = own.iter().chain(verify).map(|&word| word.to_owned());
+            options(args).into_iter().chain(words).chain(extra.both.iter().cloned()).chain(more).collect()
         };
-        let prefill = Server::start("prefill", &half(&["--control", &control]))?;
-        let decode = Server::start("decode", &half(&[&["--prefill", &control], decode].concat()))?;
+        let prefill = Server::start("prefill", &half(&["--port", "0", "--control", &control], extra.prefill.clone()))?;
+        let decode = Server::start("decode", &half(&["--port", &port, "--prefill", &control], extra.decode.clone()))?;
         let target = decode.address.to_string();
         let router = Server::start("router", &["--port", "0", "--decode", &target].map(str::to_owned))?;
         let servers = Self { router, decode, prefill };
+        servers.await_answers()?;
+        Ok(servers)
+    }
+
+    /// Waits for one real token, by the way of all requests.
+    pub(super) fn await_answers(&self) -> Result<Duration, ExperimentError> {
         let start = Instant::now();
-        // One real token, by the way of all requests.
-        while !matches!(servers.decode.get("/health_generate"), Ok((200, ..)))
-            || !matches!(servers.router.get("/health"), Ok((200, ..)))
+        while !matches!(self.decode.get("/health_generate"), Ok((200, ..)))
+            || !matches!(self.router.get("/health"), Ok((200, ..)))
         {
             if start.elapsed() > SETTLE {
                 return Err(ExperimentError::Server("the halves do not find each other".into()));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(servers)
+        Ok(start.elapsed())
+    }
+
+    /// Waits until every page and room is back, for at most [`SETTLE`]; what is not, and how long it took.
+    pub(super) fn settle(&self) -> Result<(Vec<String>, Duration), ExperimentError> {
+        let start = Instant::now();
+        loop {
+            let wrong = [self.decode.unaccounted()?, self.prefill.unaccounted()?].concat();
+            if wrong.is_empty() || start.elapsed() > SETTLE {
+                return Ok((wrong, start.elapsed()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// All of them.
@@ -151,20 +228,26 @@ impl Servers {
 
 /// Options of every server with a model.
 pub(super) fn options(args: &DeploymentArgs) -> Vec<String> {
-    let tp = args.tp.to_string();
-    ["--preset", &args.preset, "--tp", &tp, "--port", "0", "--context", "1024"].map(str::to_owned).to_vec()
+    let (tp, schedule) = (args.tp.to_string(), clap_word(args.schedule));
+    let words = ["--preset", &args.preset, "--tp", &tp, "--schedule", &schedule, "--context", "1024"];
+    words.map(str::to_owned).to_vec()
 }
 
-/// An address at which `ranks` consecutive ports are free.
-fn control_address(ranks: u32) -> Result<SocketAddr, ExperimentError> {
+/// A choice as the command line has it.
+pub(super) fn clap_word(choice: impl clap::ValueEnum) -> String {
+    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// An address at which `ports` consecutive ports are free.
+fn free_address(ports: u32) -> Result<SocketAddr, ExperimentError> {
     for _ in 0..64 {
         let first = TcpListener::bind(("127.0.0.1", 0)).map_err(ExperimentError::io("a port"))?;
         let address = first.local_addr().map_err(ExperimentError::io("a port"))?;
         let next = |i| u16::try_from(i).ok().and_then(|i| address.port().checked_add(i));
-        let rest: Option<Vec<_>> = (1..ranks).map(|i| TcpListener::bind(("127.0.0.1", next(i)?)).ok()).collect();
+        let rest: Option<Vec<_>> = (1..ports).map(|i| TcpListener::bind(("127.0.0.1", next(i)?)).ok()).collect();
         if rest.is_some() {
             return Ok(address);
         }
     }
-    Err(ExperimentError::Server(format!("no {ranks} free ports in a row")))
+    Err(ExperimentError::Server(format!("no {ports} free ports in a row")))
 }

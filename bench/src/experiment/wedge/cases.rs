@@ -1,0 +1,159 @@
+//! What gets stuck, and what has to be seen of it.
+
+use super::super::ExperimentError;
+use super::super::servers::{Extra, Server, Servers};
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// A server of the deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Router,
+    Decode,
+    Prefill,
+}
+
+impl Who {
+    pub(super) fn of(self, servers: &mut Servers) -> &mut Server {
+        match self {
+            Who::Router => &mut servers.router,
+            Who::Decode => &mut servers.decode,
+            Who::Prefill => &mut servers.prefill,
+        }
+    }
+}
+
+/// How something gets stuck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Act {
+    /// SIGSTOP, and later SIGCONT.
+    Stop(Who),
+    /// SIGKILL, and later another process.
+    Kill(Who),
+    /// By a fault that the server was started with, and that ends by itself.
+    Rule(Who, &'static str),
+    /// By a fault after which the process ends; another is started.
+    End(Who, &'static str),
+}
+
+impl Act {
+    pub(super) fn begin(self, servers: &mut Servers) -> Result<(), ExperimentError> {
+        match self {
+            Act::Stop(who) => who.of(servers).signal(Signal::STOP),
+            Act::Kill(who) => who.of(servers).kill(),
+            Act::Rule(..) | Act::End(..) => Ok(()),
+        }
+    }
+
+    /// Whether the moment is known at which it began.
+    pub(super) fn is_at_once(self) -> bool {
+        matches!(self, Act::Stop(_) | Act::Kill(_))
+    }
+}
+
+/// One case.
+#[derive(Debug)]
+pub(super) struct Case {
+    /// On the command line.
+    pub(super) name: &'static str,
+    pub(super) act: Act,
+    /// Options of both halves.
+    pub(super) both: &'static [&'static str],
+    /// Whose `/health` says so, and a word of its reason.
+    pub(super) seen: Option<(Who, &'static str)>,
+    /// Reasons that clients may be given.
+    pub(super) reasons: &'static [&'static str],
+    /// For a client to be told, from when it is stuck or from its request, whichever is later. None where clients of a stopped
+    /// server wait for it.
+    pub(super) within: Option<Duration>,
+}
+
+const fn seconds(seconds: u64) -> Option<Duration> {
+    Some(Duration::from_secs(seconds))
+}
+
+/// What a router says to requests while its only server is not well, and what they are told whose answer broke off.
+const UNWELL: &str = "no decode server can take the request";
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "prefill-stopped",
+        act: Act::Stop(Who::Prefill),
+        both: &[],
+        seen: None,
+        reasons: &["PeerLost", UNWELL],
+        // 2 s of silence, and what a busy machine adds.
+        within: seconds(4),
+    },
+    Case {
+        name: "decode-stopped",
+        act: Act::Stop(Who::Decode),
+        both: &[],
+        seen: Some((Who::Router, "no decode server is well")),
+        reasons: &["PeerLost", UNWELL],
+        within: None,
+    },
+    Case {
+        name: "decode-rank-stalled",
+        act: Act::Rule(Who::Decode, "exchange:0=delay(4000)#80"),
+        both: &[],
+        seen: Some((Who::Decode, "rank 0")),
+        reasons: &[UNWELL],
+        within: seconds(6),
+    },
+    Case {
+        name: "prefill-rank-stalled",
+        act: Act::Rule(Who::Prefill, "exchange:0=delay(4000)#80"),
+        both: &[],
+        seen: Some((Who::Prefill, "rank 0")),
+        reasons: &[UNWELL],
+        within: seconds(6),
+    },
+    Case {
+        name: "decode-rank-withheld",
+        act: Act::End(Who::Decode, "exchange:0=withhold#80"),
+        both: &["--step-seconds", "4"],
+        seen: Some((Who::Decode, "rank 0")),
+        reasons: &["no answer of rank 0 within 4s", "the engine", "broke off", UNWELL],
+        within: seconds(6),
+    },
+    Case {
+        name: "decode-driver-blocked",
+        act: Act::Rule(Who::Decode, "poll=delay(4000)#1500"),
+        both: &[],
+        seen: Some((Who::Decode, "transfer 0")),
+        reasons: &["PeerLost", UNWELL],
+        within: seconds(6),
+    },
+    Case {
+        name: "arena-full",
+        // The pages of one text at a time, and one whose end is never told.
+        act: Act::Rule(Who::Prefill, "completion=never-end#12"),
+        both: &["--arena-texts", "1"],
+        seen: None,
+        reasons: &["NoProgress", "TornDown", "PeerLost", UNWELL],
+        // 5 s without a layer, then 5 s for a proof of quiet before the connection is torn down.
+        within: seconds(13),
+    },
+    Case {
+        name: "prefill-killed",
+        act: Act::Kill(Who::Prefill),
+        both: &[],
+        seen: None,
+        reasons: &["PeerLost", UNWELL],
+        within: seconds(4),
+    },
+];
+
+impl Case {
+    pub(super) fn extra(&self) -> Extra {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let faults = |of| match self.act {
+            Act::Rule(who, rules) | Act::End(who, rules) if who == of => words(&["--faults", rules]),
+            _ => Vec::new(),
+        };
+        // Every page is free when nothing runs.
+        let both = [words(self.both), words(&["--no-prefix-cache"])].concat();
+        Extra { both, prefill: faults(Who::Prefill), decode: faults(Who::Decode) }
+    }
+}
