@@ -25,6 +25,9 @@ pub struct AbortCascadeArgs {
     /// Milliseconds from its first connection to its death.
     #[arg(long, default_value_t = 1500, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub after_ms: u64,
+    /// Requests of each run that is measured before and after.
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub requests: u32,
 }
 
 /// `sm120 e2e` against the router, as a process.
@@ -48,7 +51,8 @@ fn measure(args: &AbortCascadeArgs, router: &Server, name: &str) -> Result<Vec<(
     let json = args.deployment.report.join(format!("{name}.json"));
     let file = json.to_string_lossy().into_owned();
     let concurrency = CONCURRENCY.map(|clients| clients.to_string()).join(",");
-    let load = ["--concurrency", &concurrency, "--requests", "64", "--new-tokens", "32", "--json", &file];
+    let requests = args.requests.to_string();
+    let load = ["--concurrency", &concurrency, "--requests", &requests, "--new-tokens", "32", "--json", &file];
     let status = client(args, router, &load)?.wait().map_err(ExperimentError::io("a client"))?;
     let wrong = |why: String| ExperimentError::Server(format!("the run {name}: {why}"));
     if !status.success() {

@@ -20,6 +20,9 @@ const WATCH: Duration = Duration::from_secs(30);
 /// For a server to say how it is.
 const PROBE: Duration = Duration::from_millis(500);
 
+/// Between two looks of a router at its servers: it sees a standstill that much later.
+const LOOKS: Duration = Duration::from_millis(500);
+
 /// Options of `wedge`.
 #[derive(Debug, Clone, Args)]
 pub struct WedgeArgs {
@@ -76,7 +79,8 @@ fn one(args: &WedgeArgs, case: &Case, answer: &mut Answer) -> Result<(), Experim
     let (wrong, _) = servers.settle()?;
     let name = case.name;
     if let Some((who, word)) = case.seen {
-        let bound = Duration::from_millis(args.bound_ms);
+        let looks = if who == Who::Router { LOOKS } else { Duration::ZERO };
+        let bound = Duration::from_millis(args.bound_ms) + looks;
         let good = seen.as_ref().is_some_and(|seen| seen.after <= bound && seen.reason.contains(word));
         let seen =
             seen.map_or("nothing".to_owned(), |seen| format!("{:.2} s: {}", seen.after.as_secs_f64(), seen.reason));

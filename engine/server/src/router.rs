@@ -30,7 +30,7 @@ use target::Outstanding;
 pub struct Timing {
     /// For a connection to a server.
     pub connect: Duration,
-    /// Between two looks at a server's `/health`, and the longest that one may take.
+    /// From one look at a server's `/health` to the next, and the longest that one may take.
     pub health: Duration,
     /// Bytes of a body at most.
     pub body_bytes: usize,
@@ -87,8 +87,10 @@ impl Balancer {
             let (target, timing) = (Arc::clone(target), self.timing);
             async move {
                 loop {
+                    // A look that waited in vain has taken the time of the pause.
+                    let next = tokio::time::Instant::now() + timing.health;
                     proxy::look(&target, timing).await;
-                    tokio::time::sleep(timing.health).await;
+                    tokio::time::sleep_until(next).await;
                 }
             }
         });
