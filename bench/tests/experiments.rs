@@ -27,9 +27,11 @@ fn corruption_is_found_where_nobody_waits_for_index_keys() {
 
 #[test]
 fn corruption_falls_short_when_pages_are_changed() {
-    let (status, text) = experiment(&[&["corruption", "--fault", "landing:CSA KV=corrupt"], &FEW[..]].concat());
+    let faults = ["corruption", "--verify-transfers", "--fault", "landing:CSA KV=corrupt"];
+    let (status, text) = experiment(&[&faults, &FEW[..]].concat());
     assert_eq!(status, Some(1), "{text}");
-    assert!(text.contains("FALLS SHORT"), "{text}");
+    assert!(verdict(&text, "sessions without an answer | 6").contains("FALLS SHORT"), "{text}");
+    assert!(verdict(&text, "the first").contains("Checksum: "), "{text}");
 }
 
 #[test]
