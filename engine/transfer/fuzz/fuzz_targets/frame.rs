@@ -18,8 +18,8 @@ fn judge(bytes: &[u8]) {
     match decode(bytes) {
         Decoded::Frame { frame, used } => {
             let again = encode(&frame).expect("what fits a frame once fits again");
-            // Words of a handshake are JSON, which has more than one spelling.
-            if matches!(frame.body, Body::Hello(_) | Body::Refuse(_)) {
+            // Words of a handshake are JSON, which has more than one spelling; codes of other versions are read as one of ours.
+            if matches!(frame.body, Body::Hello(_) | Body::Refuse(_) | Body::Fail(_) | Body::Abort(_)) {
                 let used = again.len();
                 assert_eq!(decode(&again), Decoded::Frame { frame, used });
             } else {
@@ -45,12 +45,13 @@ fn repaired(data: &[u8]) -> Option<Vec<u8>> {
     Some(frame)
 }
 
-fn frames(pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> Vec<Result<Frame, FrameError>> {
+/// What a reader makes of a stream. How a stream is lost may hang on how much of it was there.
+fn frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Result<Frame, Option<FrameError>>> {
     let (mut reader, mut frames) = (FrameReader::new(), Vec::new());
     for piece in pieces {
-        reader.push(piece.as_ref());
+        reader.push(piece);
         while let Some(frame) = reader.next_frame() {
-            frames.push(frame);
+            frames.push(frame.map_err(|error| (!error.loses_stream()).then_some(error)));
         }
     }
     frames

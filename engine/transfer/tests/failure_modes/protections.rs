@@ -31,7 +31,9 @@ const LEFT: [&str; 2] = ["not served", "not idle"];
 
 #[test]
 fn f01_frame_guard() {
-    noticed("frame guard", Protections { frame_guard: false, ..ALL }, garbage, &["not served"]);
+    let on = Protections { frame_guard: false, ..ALL };
+    noticed("frame guard", on, garbage, &["not served"]);
+    noticed_by_drivers("frame guard", || Troubles { noise: true, on, ..Troubles::default() }, &["not served"]);
 }
 
 #[test]

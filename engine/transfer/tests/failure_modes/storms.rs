@@ -20,7 +20,7 @@ fn without_faults_every_request_is_answered() {
 #[test]
 fn storm_of_endpoints() {
     let (mut answered, mut failed, mut restarts) = (0, 0, 0);
-    for seed in seeds(2000) {
+    for seed in seeds(4000) {
         let world = sound(seed, Faults::storm(ms(6000)));
         answered += world.tally.answered;
         failed += world.tally.failed;
@@ -42,7 +42,7 @@ fn without_troubles_every_request_is_answered() {
 #[test]
 fn storm_of_drivers() {
     let (mut answered, mut failed, mut restarts, mut cut) = (0, 0, 0, 0);
-    for seed in seeds(200) {
+    for seed in seeds(700) {
         let hosts = hosts::sound(seed, Troubles::storm(seed));
         answered += hosts.tally.answered;
         failed += hosts.tally.failed;
