@@ -10,10 +10,12 @@ mod minds;
 mod process;
 mod rank;
 mod stranger;
+mod troubles;
 mod world;
 
 pub(crate) use process::Pace;
-pub(crate) use world::{Hosts, Troubles};
+pub(crate) use troubles::Troubles;
+pub(crate) use world::Hosts;
 
 /// Requests while things go wrong, one when they are over, and a look at what is left.
 pub(crate) fn run(seed: u64, troubles: Troubles) -> Hosts {
