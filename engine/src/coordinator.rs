@@ -13,6 +13,7 @@ mod alone;
 mod arena;
 mod decode;
 mod prefill;
+mod servers;
 mod turns;
 
 pub use alone::Alone;
@@ -49,7 +50,7 @@ pub trait Side: Send {
     }
 
     /// What is to be done with the next order.
-    fn prepare(&mut self, scheduler: &mut Scheduler, orders: &mut Orders);
+    fn prepare(&mut self, scheduler: &mut Scheduler, orders: &mut Orders, events: &mut Vec<Event>);
 
     /// The pages of a planned step that go into the arena.
     fn exports(&mut self, plan: &StepPlan) -> Vec<Export>;
@@ -165,7 +166,7 @@ impl<S: Side> Coordinator<S> {
     pub fn turn(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         while self.flight.len() < self.depth {
             let plan = self.scheduler.schedule();
-            self.side.prepare(&mut self.scheduler, &mut self.orders);
+            self.side.prepare(&mut self.scheduler, &mut self.orders, events);
             let Orders { commands, imports } = std::mem::take(&mut self.orders);
             let host = self.scheduler.take_host_orders();
             let nothing = plan.is_none() && commands.is_empty() && imports.is_empty() && host.is_empty();
@@ -199,7 +200,8 @@ impl<S: Side> Coordinator<S> {
                 }
                 self.side.carried_out(&imports, &mut self.scheduler);
                 self.side.take_in(&agreed, &mut self.scheduler, &mut self.orders, events);
-                let seen = agreed.rooms != self.last.rooms || agreed.copies != self.last.copies;
+                let last = &self.last;
+                let seen = agreed.rooms != last.rooms || agreed.copies != last.copies || agreed.peers != last.peers;
                 self.news = computed || !imports.is_empty() || seen;
                 self.progress += u64::from(self.news);
                 self.last = agreed;

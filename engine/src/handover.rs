@@ -98,12 +98,6 @@ impl Needed {
         }
     }
 
-    /// Compressed pages that are full at `tokens`, from `sent` tokens on: what can leave before the text's last chunk.
-    pub fn full(shape: &CacheShape, sent: u32, tokens: u32) -> Self {
-        let page = shape.page_tokens;
-        Self { compressed: sent / page..(tokens / page).max(sent / page), window: 0..0, request: false }
-    }
-
     /// Pages by class.
     pub fn counts(&self) -> [u32; 3] {
         [self.compressed.len() as u32, self.window.len() as u32, u32::from(self.request)]

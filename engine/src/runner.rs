@@ -147,6 +147,8 @@ impl<O: Ops> RankRunner<O> {
             Some(hook) => self.model.forward_around(&batch, *hook),
         };
         let samples = samples.map_err(failed)?;
+        // Before the draft layer, whose logits take the place of these.
+        let undefined = self.model.undefined(&samples).map_err(failed)?;
         let drafts = if self.model.drafts() {
             let next_ids = next_ids(plan, &batch, &samples);
             let drafts = match &mut hook {
@@ -157,7 +159,7 @@ impl<O: Ops> RankRunner<O> {
         } else {
             Vec::new()
         };
-        let output = output(plan, &samples, &drafts);
+        let output = output(plan, &samples, &drafts, &undefined);
         self.samples = samples;
         Ok(output)
     }
@@ -179,15 +181,19 @@ fn next_ids(plan: &StepPlan, batch: &Batch, samples: &[i32]) -> Vec<i32> {
 }
 
 /// Which samples hold: the one behind a draft only where the draft was right.
-fn output(plan: &StepPlan, samples: &[i32], drafts: &[i32]) -> StepOutput {
+fn output(plan: &StepPlan, samples: &[i32], drafts: &[i32], undefined_rows: &[usize]) -> StepOutput {
     let id = |sample: i32| TokenId(sample as u32);
     let mut row = 0;
-    let mut sampled = Vec::new();
+    let (mut sampled, mut undefined) = (Vec::new(), Vec::new());
     for entry in &plan.entries {
         let rows = StepEntry::num_samples(entry) as usize;
         if entry.emits {
             let token = id(samples[row]);
             let accepted = entry.draft == Some(token);
+            let used = row..=row + usize::from(accepted);
+            if undefined_rows.iter().any(|row| used.contains(row)) {
+                undefined.push(sampled.len());
+            }
             sampled.push(Sampled {
                 token,
                 after_draft: accepted.then(|| id(samples[row + 1])),
@@ -196,7 +202,7 @@ fn output(plan: &StepPlan, samples: &[i32], drafts: &[i32]) -> StepOutput {
         }
         row += rows;
     }
-    StepOutput { sampled }
+    StepOutput { sampled, undefined }
 }
 
 type Answer = (u32, Result<(StepOutput, Report), RunError>);

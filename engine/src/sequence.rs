@@ -33,6 +33,8 @@ pub enum FinishReason {
     Cancelled,
     /// A step that it was part of failed.
     Failed(String),
+    /// Nobody is there to compute it.
+    Unavailable(String),
 }
 
 /// Tokens of a request.

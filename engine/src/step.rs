@@ -130,4 +130,6 @@ pub struct Sampled {
 pub struct StepOutput {
     /// The samples.
     pub sampled: Vec<Sampled>,
+    /// Those among them that stand for no token: no logit was a number above -inf. In rising order.
+    pub undefined: Vec<usize>,
 }

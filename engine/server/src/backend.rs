@@ -137,6 +137,10 @@ pub trait Backend: Send + Sync {
     fn parts(&self) -> Vec<PartState>;
     /// Why there will be no answers any more; `None` while there are.
     fn ended(&self) -> Option<String>;
+    /// Why requests of now cannot be computed although everything here is well; `None` while they can.
+    fn unavailable(&self) -> Option<String> {
+        None
+    }
     /// Figures of its own.
     fn figures(&self) -> Vec<Figure>;
 }

@@ -16,6 +16,8 @@ pub enum Health {
     Ended(String),
     /// The server finishes what it has and takes nothing new.
     Draining,
+    /// What others compute for this server nobody computes now.
+    Unavailable(String),
 }
 
 impl Health {
@@ -42,6 +44,14 @@ impl Health {
         }
     }
 
+    /// The same, unless somebody else is missing; that matters only where all is well otherwise.
+    pub fn unless(self, unavailable: Option<String>) -> Self {
+        match (self, unavailable) {
+            (Health::Ok, Some(why)) => Health::Unavailable(why),
+            (health, _) => health,
+        }
+    }
+
     /// Whether requests should come here.
     pub fn is_ok(&self) -> bool {
         *self == Health::Ok
@@ -53,6 +63,7 @@ impl Health {
             Health::Ok => ("ok", None),
             Health::Stuck(parts) => ("stuck", Some(parts.join("; "))),
             Health::Ended(why) => ("ended", Some(why.clone())),
+            Health::Unavailable(why) => ("unavailable", Some(why.clone())),
             Health::Draining => ("draining", Some("the server is shutting down".to_owned())),
         };
         let part = |part: &PartState| {
@@ -104,5 +115,17 @@ mod tests {
         assert_eq!(Health::of(&stuck, Some("gone".into()), true, LIMIT), Health::Ended("gone".into()));
         assert!(matches!(Health::of(&stuck, None, true, LIMIT), Health::Stuck(_)));
         assert_eq!(Health::of(&[], None, true, LIMIT), Health::Draining);
+    }
+
+    #[test]
+    fn who_is_missing_matters_where_all_is_well() {
+        let missing = || Some("no prefill server".to_owned());
+        assert_eq!(Health::Ok.unless(None), Health::Ok);
+        let alone = Health::Ok.unless(missing());
+        assert!(!alone.is_ok());
+        let body = alone.body(&[]);
+        assert_eq!((&body["status"], &body["reason"]), (&json!("unavailable"), &json!("no prefill server")));
+        assert_eq!(Health::Draining.unless(missing()), Health::Draining);
+        assert_eq!(Health::Ended("gone".into()).unless(missing()), Health::Ended("gone".into()));
     }
 }

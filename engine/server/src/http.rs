@@ -144,7 +144,8 @@ impl App {
     }
 
     fn judge(&self, parts: &[PartState]) -> Health {
-        Health::of(parts, self.backend.ended(), self.draining.load(Ordering::Acquire), self.limits.stall)
+        let draining = self.draining.load(Ordering::Acquire);
+        Health::of(parts, self.backend.ended(), draining, self.limits.stall).unless(self.backend.unavailable())
     }
 
     /// A number that no other request has and nobody can guess.
@@ -389,7 +390,7 @@ async fn health_generate(State(app): State<Arc<App>>) -> Response {
             },
             _ = look.tick() => match app.health() {
                 Health::Stuck(parts) => break Some(parts.join("; ")),
-                Health::Ended(why) => break Some(why),
+                Health::Ended(why) | Health::Unavailable(why) => break Some(why),
                 Health::Ok | Health::Draining if start.elapsed() < app.limits.canary_time => {}
                 Health::Ok | Health::Draining => {
                     break Some(format!("no token within {} s", app.limits.canary_time.as_secs_f64()));

@@ -30,7 +30,7 @@ impl Side for Alone {
         scheduler.cancel(id)
     }
 
-    fn prepare(&mut self, _: &mut Scheduler, _: &mut Orders) {}
+    fn prepare(&mut self, _: &mut Scheduler, _: &mut Orders, _: &mut Vec<Event>) {}
 
     fn exports(&mut self, _: &StepPlan) -> Vec<Export> {
         Vec::new()

@@ -138,7 +138,7 @@ impl Prefill {
 }
 
 impl Side for Prefill {
-    fn prepare(&mut self, scheduler: &mut Scheduler, orders: &mut Orders) {
+    fn prepare(&mut self, scheduler: &mut Scheduler, orders: &mut Orders, _: &mut Vec<Event>) {
         while let Some(prefilled) = scheduler.take_prefilled() {
             // The pages stand in the arena: the step that copied them has been carried out.
             scheduler.release(prefilled.sequence);

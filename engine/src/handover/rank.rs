@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
-use transfer::exchange::{Chain, Command, CopyId, ExchangeError, PortError, Report, RoomPort, RoomSeen};
+use transfer::exchange::{Chain, Command, CopyId, ExchangeError, PortError, Report, RoomPort};
 use transfer::fault::{Fault, Faults, Point};
 use transfer::gate::PendingPages;
 use transfer::ids::{RoomKey, Unit};
@@ -157,10 +157,12 @@ impl RankExchange {
 
     /// The one moment at which this rank looks at its rooms.
     pub(crate) fn report(&mut self, rank: u32) -> Report {
-        let view = |rooms: &mut RankRooms| -> BTreeMap<RoomKey, RoomSeen> { rooms.port.view() };
-        let rooms = self.rooms.as_mut().map(view).unwrap_or_default();
         let copies = self.host.as_mut().map(HostTier::view).unwrap_or_default();
-        Report { rank, applied: self.chain.last(), rooms, copies }
+        let report = Report { rank, applied: self.chain.last(), copies, ..Report::default() };
+        let Some(RankRooms { port, .. }) = &mut self.rooms else { return report };
+        // Rooms first: where one failed with its server, the server is seen to be down.
+        let rooms = port.view();
+        Report { rooms, peers: port.peers(), ..report }
     }
 }
 

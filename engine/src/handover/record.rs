@@ -66,9 +66,14 @@ impl Fields<'_> {
 }
 
 impl PrefillRequest {
+    /// Bytes of [`PrefillRequest::encode`].
+    pub fn encoded_bytes(&self) -> usize {
+        REQUEST_BYTES + 4 * self.prompt.len()
+    }
+
     /// `held` u32, temperature f32, seed u64, then the tokens, u32 each.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(REQUEST_BYTES + 4 * self.prompt.len());
+        let mut bytes = Vec::with_capacity(self.encoded_bytes());
         bytes.extend_from_slice(&self.held.to_le_bytes());
         bytes.extend_from_slice(&self.sampling.temperature.to_le_bytes());
         bytes.extend_from_slice(&self.sampling.seed.to_le_bytes());
@@ -141,6 +146,7 @@ mod tests {
             let request = PrefillRequest { prompt, sampling: Sampling { temperature: f32::from_bits(bits), seed }, held };
             let back = PrefillRequest::decode(&request.encode()).unwrap();
             prop_assert_eq!(back.encode(), request.encode());
+            prop_assert_eq!(request.encode().len(), request.encoded_bytes());
             prop_assert_eq!(back.prompt, request.prompt);
             let first = FirstToken { token: TokenId(token), draft: draft.map(TokenId), cached_tokens: held };
             let record = HandoverRecord { first, prompt_tokens, prompt_hash };

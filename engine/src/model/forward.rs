@@ -218,6 +218,11 @@ impl<O: Ops> Model<O> {
         self.run(batch, probe, &mut NoHook)
     }
 
+    /// Rows among the samples of the last forward for which there is no token: their logits are NaN or -inf.
+    pub fn undefined(&self, samples: &[i32]) -> Result<Vec<usize>, OpsError> {
+        undefined(&self.ops, &self.work, self.config.vocab_size, samples)
+    }
+
     /// Operations and caches, to copy pages between steps.
     pub fn cache_parts(&mut self) -> (&O, &mut Caches<O::Buffer>) {
         (&self.ops, &mut self.caches)
@@ -292,6 +297,26 @@ fn trunk<O: Ops>(
     let n = batch.logits_rows.len() as u32;
     probe.at(ops, weights.layers.len(), Stage::Logits, &mut work.logits, n)?;
     step.sample(arrays.temperature.get(), work)
+}
+
+/// Rows among `samples` for which there is no token: without a number above -inf the first of the vocabulary is taken, so
+/// only rows with that one are looked at.
+pub(super) fn undefined<O: Ops>(
+    ops: &O,
+    work: &Workspace<O::Buffer>,
+    vocab: u32,
+    samples: &[i32],
+) -> Result<Vec<usize>, OpsError> {
+    let mut rows = Vec::new();
+    for (row, _) in samples.iter().enumerate().filter(|(_, sample)| **sample == 0) {
+        let mut logit = [0; 4];
+        ops.download(&work.logits, 4 * u64::from(vocab) * row as u64, &mut logit)?;
+        let logit = f32::from_le_bytes(logit);
+        if logit.is_nan() || logit == f32::NEG_INFINITY {
+            rows.push(row);
+        }
+    }
+    Ok(rows)
 }
 
 /// The first `n` samples, on the host.

@@ -37,6 +37,10 @@ pub enum CommitError {
     },
 }
 
+/// Why a text ends for which there is no next token.
+const UNDEFINED: &str = "logits: expected numbers, got NaN or -inf for every token of the vocabulary; \
+                         `sm120 inspect --values` finds damaged weights";
+
 impl Scheduler {
     /// Takes in what a step brought: tokens, ends, finished pages for the prefix cache, pages that nobody reads any
     /// more.
@@ -60,12 +64,19 @@ impl Scheduler {
         self.in_flight.pop_front();
         let speculation = self.config.speculation;
         let mut events = Vec::new();
-        let mut samples = output.sampled.iter();
+        let mut samples = output.sampled.iter().enumerate();
         for entry in &plan.entries {
             let sampled = if entry.emits { samples.next() } else { None };
             let Some(sequence) = self.arrive(entry) else { continue };
             sequence.committed = entry.start.0 + entry.tokens.len() as u32;
             let mut ended = None;
+            if sampled.is_some_and(|(index, _)| output.undefined.contains(&index)) {
+                let (reason, usage) = (FinishReason::Failed(UNDEFINED.to_owned()), sequence.usage());
+                events.push(Event::Finished { sequence: entry.sequence, reason, usage });
+                self.end(entry.sequence);
+                continue;
+            }
+            let sampled = sampled.map(|(_, sampled)| sampled);
             if let Some(sampled) = sampled.filter(|_| sequence.role == Role::Prefill) {
                 sequence.pending -= 1;
                 self.hold(entry.sequence, sampled);

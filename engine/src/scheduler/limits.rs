@@ -93,6 +93,16 @@ pub enum AddError {
         /// Pages of the pool.
         have: u32,
     },
+    /// A prompt that does not fit the frame in which it is sent to a prefill server.
+    #[error("prompt of {tokens} tokens: takes {bytes} bytes on the way to a prefill server, a frame holds {limit}")]
+    NeverSent {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Bytes that they and their pages take.
+        bytes: usize,
+        /// Bytes there may be.
+        limit: usize,
+    },
     /// A prefill server computes prompts for decode servers, and has no clients of its own.
     #[error("this server computes prompts for decode servers: send requests to one of those, or to their router")]
     PrefillOnly,

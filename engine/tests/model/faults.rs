@@ -1,7 +1,10 @@
 //! What goes wrong around the steps: ranks that panic, an engine that is dropped, clients that never pause.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use engine::checkpoint::Checkpoint;
+use engine::checkpoint::make::{Make, Store};
 use engine::collective::Collective;
 use engine::config::ModelConfig;
 use engine::engine::EngineThread;
@@ -85,4 +88,43 @@ fn commands_without_pause_keep_nobody_from_their_tokens() {
         done.store(true, Ordering::Relaxed);
         assert_eq!(tokens, 40);
     });
+}
+
+/// A checkpoint whose head is NaN, as a file that was cut off or a bad conversion leaves it: every request fails with a reason, and
+/// the engine goes on.
+#[test]
+fn weights_that_are_no_numbers_are_no_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("checkpoint");
+    let make = Make { config: &ModelConfig::tiny(), seed: 5, store: Store::Fp8Fp4, shard_bytes: 1 << 22 };
+    make.run(&dir, |_| ()).expect("written");
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(&dir).expect("a folder") {
+        let path = entry.expect("a file").path();
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).expect("readable");
+        let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).expect("a header");
+        let data = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+        for (_, tensor) in header.tensors().iter().filter(|(name, _)| *name == "head.weight") {
+            bytes[data + tensor.data_offsets.0..data + tensor.data_offsets.1].fill(0xff);
+            damaged += 1;
+        }
+        std::fs::write(&path, bytes).expect("writable");
+    }
+    assert_eq!(damaged, 1, "one head");
+    let mut engine = Setup::new(&Arc::new(Checkpoint::open(&dir).expect("its header is whole"))).engine();
+    for request in requests(ModelConfig::tiny().vocab_size, &[7, 40], 4) {
+        engine.add(request).expect("fits");
+    }
+    let mut events = Vec::new();
+    while engine.has_work() {
+        engine.turn(&mut events).expect("the engine is well");
+    }
+    let failed = |event: &Event| match event {
+        Event::Finished { reason: FinishReason::Failed(why), .. } => why.contains("NaN"),
+        Event::Finished { .. } | Event::Token { .. } => false,
+    };
+    assert!(events.len() == 2 && events.iter().all(failed), "{events:?}");
 }

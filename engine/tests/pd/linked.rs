@@ -84,7 +84,8 @@ impl Setup {
         let coordinator = Coordinator::on_side(self.scheduler(sizes), ranks(sizes, rooms), self.schedule, side);
         let prefill = Half { coordinator, drivers, bell };
         let (drivers, rooms, bell) = make(Side::Decode, self.arena + 1, &of_decode, &addresses);
-        let (sizes, side) = (self.sizes(self.pages), Decode::new(&arena(self.arena + 1)).with_faults(of_decode));
+        let (sizes, side) =
+            (self.sizes(self.pages), Decode::new(&arena(self.arena + 1), self.shape()).with_faults(of_decode));
         let coordinator = Coordinator::on_side(self.scheduler(sizes), ranks(sizes, rooms), self.schedule, side);
         let decode = Half { coordinator, drivers, bell };
         until("the ranks know each other", || {

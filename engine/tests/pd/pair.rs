@@ -189,7 +189,7 @@ impl Setup {
             self.scheduler(there),
             self.runner(there, rooms(End::Decode, self.arena + 1)),
             self.schedule,
-            Decode::new(&of_decode).with_faults(Arc::clone(&faults)),
+            Decode::new(&of_decode, geometry.shape).with_faults(Arc::clone(&faults)),
         );
         Pair { decode, prefill, wires }
     }

@@ -79,7 +79,7 @@ impl Linked {
             match end {
                 Some(FinishReason::MaxTokens) => ends.finished += 1,
                 Some(FinishReason::Cancelled) => ends.cancelled += 1,
-                Some(FinishReason::Failed(why)) if !why.is_empty() => ends.failed += 1,
+                Some(FinishReason::Failed(why) | FinishReason::Unavailable(why)) if !why.is_empty() => ends.failed += 1,
                 other => panic!("storm {seed}: a request ends with {other:?}"),
             }
         }
@@ -171,7 +171,7 @@ fn everything_comes_back_after_every_storm() {
     }
     match &texts.ends[0] {
         // The weather goes on.
-        Some(FinishReason::Failed(_)) => {}
+        Some(FinishReason::Failed(_) | FinishReason::Unavailable(_)) => {}
         _ => assert_eq!(texts.finished(), expected),
     }
 }

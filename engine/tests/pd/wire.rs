@@ -4,7 +4,7 @@
 use reference::rng::Rng;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use transfer::exchange::{Command, PortError, RoomPort, RoomSeen};
+use transfer::exchange::{Command, PeerSeen, PortError, RoomPort, RoomSeen};
 use transfer::ids::{RoomKey, Unit};
 use transfer::layout::{Layout, PageCopy, PagesByClass};
 use transfer::reason::Reason;
@@ -247,6 +247,10 @@ impl RoomPort for Port {
             Some(seen)
         };
         state.rooms.iter().filter_map(|(key, room)| Some((*key, seen(room)?))).collect()
+    }
+
+    fn peers(&mut self) -> Vec<PeerSeen> {
+        vec![PeerSeen::Up]
     }
 
     fn layer_done(&mut self, key: RoomKey, unit: Unit) -> Result<(), PortError> {

@@ -57,7 +57,7 @@ impl Half {
     fn commit(&mut self) -> Vec<Event> {
         let Some((plan, samples)) = self.in_flight.pop_front() else { return Vec::new() };
         let sampled = |token| Sampled { token, after_draft: None, next_draft: None };
-        let output = StepOutput { sampled: samples.into_iter().map(sampled).collect() };
+        let output = StepOutput { sampled: samples.into_iter().map(sampled).collect(), ..StepOutput::default() };
         self.scheduler.commit(&plan, &output).expect("the step in turn")
     }
 

@@ -138,7 +138,7 @@ impl Bare {
         while let Some(plan) = self.scheduler.schedule() {
             let token = Sampled { token: TokenId(1), after_draft: None, next_draft: None };
             let sampled = plan.entries.iter().filter(|entry| entry.emits).map(|_| token).collect();
-            self.scheduler.commit(&plan, &StepOutput { sampled }).unwrap();
+            self.scheduler.commit(&plan, &StepOutput { sampled, ..StepOutput::default() }).unwrap();
         }
     }
 

@@ -35,7 +35,7 @@ fn sampled(token: u32) -> Sampled {
 }
 
 fn output(tokens: &[u32]) -> StepOutput {
-    StepOutput { sampled: tokens.iter().map(|&token| sampled(token)).collect() }
+    StepOutput { sampled: tokens.iter().map(|&token| sampled(token)).collect(), ..StepOutput::default() }
 }
 
 #[test]
@@ -148,7 +148,8 @@ fn steps_are_committed_in_order_with_their_own_output() {
     assert_eq!(early, CommitError::OutOfTurn { expected: Some(0), got: 1 });
     let short = scheduler.commit(&first, &output(&[])).unwrap_err();
     assert_eq!(short, CommitError::Samples { step: 0, expected: 1, got: 0 });
-    let bold = StepOutput { sampled: vec![Sampled { after_draft: Some(TokenId(2)), ..sampled(1) }] };
+    let sampled_behind = vec![Sampled { after_draft: Some(TokenId(2)), ..sampled(1) }];
+    let bold = StepOutput { sampled: sampled_behind, ..StepOutput::default() };
     assert_eq!(scheduler.commit(&first, &bold).unwrap_err(), CommitError::Draft { step: 0, row: 0 });
     scheduler.commit(&first, &output(&[1])).unwrap();
     let twice = scheduler.commit(&first, &output(&[1])).unwrap_err();
@@ -225,6 +226,25 @@ fn a_failed_step_ends_its_requests_with_the_reason() {
     harness.finish();
 }
 
+/// NaN is no token: the text ends with a reason, and those beside it go on.
+#[test]
+fn a_sample_that_is_no_token_ends_its_request_alone() {
+    let mut scheduler = Scheduler::new(config(), SHAPE, SIZES).unwrap();
+    let (first, second) = (scheduler.add(request(9, 4)).unwrap(), scheduler.add(request(9, 4)).unwrap());
+    let plan = scheduler.schedule().unwrap();
+    let events = scheduler.commit(&plan, &StepOutput { undefined: vec![0], ..output(&[0, 5]) }).unwrap();
+    let ended = |event: &Event| match event {
+        Event::Finished { sequence, reason: FinishReason::Failed(why), .. } => Some((*sequence, why.contains("NaN"))),
+        _ => None,
+    };
+    assert_eq!(events.iter().find_map(ended), Some((first, true)), "{events:?}");
+    assert!(events.iter().any(|event| matches!(event, Event::Token { sequence, .. } if *sequence == second)));
+    let plan = scheduler.schedule().unwrap();
+    assert_eq!(plan.entries.iter().map(|entry| entry.sequence).collect::<Vec<_>>(), [second]);
+    scheduler.commit(&plan, &output(&[6])).unwrap();
+    assert_eq!(scheduler.audit(), Ok(()));
+}
+
 /// A draft runs behind the last token; it costs a position when it is wrong and saves a step when it is right.
 #[test]
 fn drafts_are_those_of_the_step_before() {
@@ -237,7 +257,8 @@ fn drafts_are_those_of_the_step_before() {
         let entry = &plan.entries[0];
         let seen = (entry.start.0, entry.draft.map(|draft| draft.0), plan.num_samples());
         let (after_draft, next_draft) = (after_draft.map(TokenId), next_draft.map(TokenId));
-        let output = StepOutput { sampled: vec![Sampled { token: TokenId(token), after_draft, next_draft }] };
+        let sampled = vec![Sampled { token: TokenId(token), after_draft, next_draft }];
+        let output = StepOutput { sampled, ..StepOutput::default() };
         (seen, scheduler.commit(&plan, &output).unwrap().len())
     };
     assert_eq!(step(10, None, Some(20)), ((0, None, 1), 1));
@@ -249,7 +270,8 @@ fn drafts_are_those_of_the_step_before() {
     let mut scheduler = Scheduler::new(ignoring, SHAPE, SIZES).unwrap();
     scheduler.add(request(3, 6)).unwrap();
     let plan = scheduler.schedule().unwrap();
-    let output = StepOutput { sampled: vec![Sampled { next_draft: Some(TokenId(1)), ..sampled(10) }] };
+    let sampled = vec![Sampled { next_draft: Some(TokenId(1)), ..sampled(10) }];
+    let output = StepOutput { sampled, ..StepOutput::default() };
     scheduler.commit(&plan, &output).unwrap();
     assert_eq!(scheduler.schedule().unwrap().entries[0].draft, None);
 }

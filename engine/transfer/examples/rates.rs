@@ -3,14 +3,14 @@
 //!
 //! Both ends share this machine's cores, and whatever else runs on them: ratios mean more than rates.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 use transfer::arena::Arena;
 use transfer::fault::Faults;
 use transfer::ids::{Class, PeerId, RoomKey, Ticket, Unit};
 use transfer::layout::{ClassSpec, ItemSpec, Layout, PageCopy};
+use transfer::rates::{median, plain_socket};
 use transfer::transport::{End, News, Op, Post, Transport, tcp::Tcp};
 
 const BYTES: u64 = 64 << 20;
@@ -18,15 +18,11 @@ const RUNS: usize = 9;
 
 /// Median over runs of bytes per nanosecond (= GB/s, decimal).
 fn rate(mut run: impl FnMut()) -> f64 {
-    let mut rates: Vec<f64> = (0..RUNS)
-        .map(|_| {
-            let start = Instant::now();
-            run();
-            BYTES as f64 / start.elapsed().as_nanos() as f64
-        })
-        .collect();
-    rates.sort_by(f64::total_cmp);
-    rates[RUNS / 2]
+    median((0..RUNS).map(|_| {
+        let start = Instant::now();
+        run();
+        BYTES as f64 / start.elapsed().as_nanos() as f64
+    }))
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,44 +38,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("  arena, pages of {page:6} bytes: write {write:.2}, read {read:.2}, copy {copy:.2}");
     }
 
-    let socket = plain_socket()?;
+    let socket = median(plain_socket(BYTES as usize, RUNS)?);
     println!("64 MiB over 127.0.0.1, GB/s (median of {RUNS}): plain socket {socket:.2}");
     for page in [584u64, 8_448, 37_440, 65_536] {
         println!("  tcp, pages of {page:6} bytes in a random order: {:.2}", tcp(page)?);
     }
     Ok(())
-}
-
-/// 256 KiB per call, into one buffer; the reader answers when it has all.
-fn plain_socket() -> std::io::Result<f64> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut writer = TcpStream::connect(listener.local_addr()?)?;
-    writer.set_nodelay(true)?;
-    let (mut reader, _) = listener.accept()?;
-    reader.set_nodelay(true)?;
-    let receiving = std::thread::spawn(move || -> std::io::Result<()> {
-        let mut buffer = vec![0; 256 << 10];
-        for _ in 0..RUNS {
-            let mut left = BYTES as usize;
-            while left > 0 {
-                let want = left.min(buffer.len());
-                let got = reader.read(&mut buffer[..want])?;
-                left -= if got == 0 { return Ok(()) } else { got };
-            }
-            reader.write_all(&[1])?;
-        }
-        Ok(())
-    });
-    let buffer = vec![7; 256 << 10];
-    let mut failure = Ok(());
-    let rate = rate(|| {
-        let sent = (0..BYTES as usize / buffer.len()).try_for_each(|_| writer.write_all(&buffer));
-        failure = sent.and_then(|()| writer.read_exact(&mut [0]));
-    });
-    failure?;
-    drop(writer);
-    receiving.join().expect("the reader does not panic")?;
-    Ok(rate)
 }
 
 /// One post after another from one transport of this process to another.

@@ -7,11 +7,13 @@
 //! With [`DriverConfig::verify`] the sender sums every page of a unit before it is posted and the receiver before the unit counts as
 //! landed; a unit that differs fails its room and is never shown.
 
+mod busy;
 mod link;
 mod lossy;
 mod net;
 mod port;
 mod run;
+mod targets;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,7 @@ pub use run::DriverLoop;
 use crate::arena::Arena;
 use crate::checksum::{Miss, Rooms};
 use crate::endpoint::{Config, Endpoint, Errors, RoomView};
+use crate::exchange::PeerSeen;
 use crate::fault::Faults;
 use crate::hello::Refusal;
 use crate::ids::{PeerId, RoomKey};
@@ -109,12 +112,16 @@ pub struct Snapshot {
     pub rooms: BTreeMap<RoomKey, RoomView>,
     /// Rooms that were aborted here before they were known: over and quiet.
     pub ghosts: BTreeMap<RoomKey, Reason>,
+    /// Servers of [`DriverConfig::connect`], in its order.
+    pub targets: Vec<PeerSeen>,
     /// Connections.
     pub peers: Vec<PeerStatus>,
     /// Errors by kind since the start.
     pub errors: Errors,
     /// Bytes since the start.
     pub counters: Counters,
+    /// Time in which at least one post of its own was under way.
+    pub moving: Duration,
     /// Rooms whose every page was compared.
     pub verified: Rooms,
     /// Pages that differed, the first of them.

@@ -283,6 +283,11 @@ impl Endpoint {
         self.peers.iter().map(|(&id, peer)| peer.view(id))
     }
 
+    /// Whether both sides of a connection have said HELLO and fit.
+    pub fn is_ready(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| peer.phase() == peer::Phase::Ready)
+    }
+
     /// Errors by kind, all peers together since the start.
     pub fn errors(&self) -> &Errors {
         &self.errors

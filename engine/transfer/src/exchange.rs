@@ -5,10 +5,12 @@
 //! coordinator alone makes the next [`Decision`], numbered and chained by hash; ranks carry out its commands and nothing
 //! else. A rank that is not where the others are is found by the hash in its report.
 
+mod peers;
 mod port;
 #[cfg(test)]
 mod tests;
 
+pub use peers::{PeerSeen, merge_peers, nobody_up};
 pub use port::{PortError, RoomPort};
 
 use crate::ids::RoomKey;
@@ -96,6 +98,8 @@ pub struct Report {
     pub rooms: BTreeMap<RoomKey, RoomSeen>,
     /// Every copy that it was ordered and not told to drop.
     pub copies: BTreeMap<CopyId, CopySeen>,
+    /// Decode: the prefill servers in the order of the command line.
+    pub peers: Vec<PeerSeen>,
 }
 
 impl fmt::Display for Report {
@@ -122,6 +126,8 @@ pub struct Agreed {
     pub rooms: BTreeMap<RoomKey, RoomSeen>,
     /// Every copy that any rank knows: as far as it is everywhere, or failed if it failed anywhere.
     pub copies: BTreeMap<CopyId, CopySeen>,
+    /// Decode: the prefill servers, up where every rank is connected.
+    pub peers: Vec<PeerSeen>,
 }
 
 /// Ranks that cannot go on together.
@@ -163,7 +169,8 @@ pub fn merge(reports: &[Report]) -> Result<Agreed, ExchangeError> {
     for id in reports.iter().flat_map(|report| report.copies.keys()) {
         copies.entry(*id).or_insert_with(|| agree_on_copy(reports, *id));
     }
-    Ok(Agreed { applied: first.applied, rooms, copies })
+    let peers = merge_peers(reports.iter().map(|report| report.peers.as_slice()));
+    Ok(Agreed { applied: first.applied, rooms, copies, peers })
 }
 
 fn agree_on_copy(reports: &[Report], id: CopyId) -> CopySeen {
@@ -205,6 +212,8 @@ pub enum Command {
     Open {
         /// New room.
         key: RoomKey,
+        /// Which prefill server, counted as in [`Report::peers`].
+        server: u32,
         /// The request as the engine writes it.
         request: Arc<[u8]>,
         /// Landing pages.
@@ -270,8 +279,9 @@ impl Command {
         number(bytes, key.room);
         number(bytes, u64::from(key.epoch));
         match self {
-            Command::Open { request, pages, .. } => {
+            Command::Open { server, request, pages, .. } => {
                 bytes.push(1);
+                number(bytes, u64::from(*server));
                 text(bytes, request);
                 lists(bytes, pages);
             }

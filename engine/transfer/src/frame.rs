@@ -21,7 +21,7 @@ mod stream;
 mod wire;
 
 pub use stream::FrameReader;
-pub use wire::{decode, encode};
+pub use wire::{decode, encode, open_bytes};
 
 use crate::hello::{Hello, Refusal};
 use crate::ids::{RoomKey, Unit};

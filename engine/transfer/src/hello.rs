@@ -213,6 +213,13 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn another_transport_is_refused() {
+        let theirs = Hello { transport: "nixl".into(), ..hello(Side::Prefill) };
+        let refusal = agree(&hello(Side::Decode), &theirs).unwrap_err();
+        assert_eq!(refusal.to_string(), "transport: ours \"in_process\", theirs \"nixl\"");
+    }
+
+    #[test]
     fn own_words_must_be_consistent() {
         let mut wrong = hello(Side::Decode);
         wrong.layout_hash ^= 1;

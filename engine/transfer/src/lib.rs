@@ -13,8 +13,9 @@ pub mod frame;
 pub mod gate;
 pub mod hello;
 pub mod ids;
-pub mod landing;
 pub mod layout;
+#[cfg(not(loom))]
+pub mod rates;
 pub mod reason;
 pub mod room;
 pub mod transport;

@@ -19,17 +19,18 @@
 
 mod decode;
 mod prefill;
+mod timers;
 mod units;
 
 pub use decode::unknown as unknown_to_decode;
 pub use prefill::{Stranger, unknown as unknown_to_prefill};
+pub use timers::{TimerError, Timers};
 pub use units::UnitSet;
 
 use crate::frame::{Drain, Stage};
 use crate::hello::Side;
 use crate::ids::{RoomKey, Unit};
 use crate::reason::Reason;
-use std::time::Duration;
 
 /// What the request is told.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -122,64 +123,6 @@ pub enum Timer {
     Acknowledge,
     /// Proof of quiet; then the connection is torn down.
     Drain,
-}
-
-/// Durations of the protocol, one clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timers {
-    /// From OPEN to the first answer; also from connection to HELLO.
-    pub handshake: Duration,
-    /// From beat to beat that names the room.
-    pub lease: Duration,
-    /// From unit to unit.
-    pub progress: Duration,
-    /// From DONE until the rank takes the room.
-    pub taken: Duration,
-    /// From DONE to DONE_ACK.
-    pub acknowledge: Duration,
-    /// From failure to tear-down, if quiet is not proven before.
-    pub drain: Duration,
-    /// Between repetitions of what was not answered.
-    pub retry: Duration,
-    /// Between beats.
-    pub beat: Duration,
-    /// Beats of silence after which the peer is lost.
-    pub misses: u32,
-}
-
-impl Default for Timers {
-    fn default() -> Self {
-        Self {
-            handshake: Duration::from_secs(5),
-            lease: Duration::from_secs(10),
-            progress: Duration::from_secs(5),
-            taken: Duration::from_secs(10),
-            acknowledge: Duration::from_secs(5),
-            drain: Duration::from_secs(5),
-            retry: Duration::from_secs(1),
-            beat: Duration::from_millis(500),
-            misses: 4,
-        }
-    }
-}
-
-impl Timers {
-    /// Duration of a timer.
-    pub fn of(&self, timer: Timer) -> Duration {
-        match timer {
-            Timer::Handshake => self.handshake,
-            Timer::Lease => self.lease,
-            Timer::Progress => self.progress,
-            Timer::Taken => self.taken,
-            Timer::Acknowledge => self.acknowledge,
-            Timer::Drain => self.drain,
-        }
-    }
-
-    /// Silence after which a peer is lost.
-    pub fn silence(&self) -> Duration {
-        self.beat * self.misses
-    }
 }
 
 /// Rules that tests switch off one by one, to see that their absence is noticed. All are on in every real endpoint.

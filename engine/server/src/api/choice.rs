@@ -143,6 +143,7 @@ impl Choice {
                     FinishReason::Stop(_) => End::Said,
                     FinishReason::MaxTokens | FinishReason::ContextLimit => End::Cut,
                     FinishReason::Failed(why) => return Err(ApiError::failed(why)),
+                    FinishReason::Unavailable(why) => return Err(ApiError::unavailable(why)),
                     FinishReason::Cancelled => {
                         return Err(ApiError::unavailable("the request was cancelled by the server"));
                     }

@@ -231,6 +231,7 @@ fn a10_failures_are_failures() {
     let failed = || FinishReason::Failed("step 7: no room".to_owned());
     for (script, status, message) in [
         (Script::Say(Vec::new(), failed()), 500, "step 7: no room"),
+        (Script::Say(Vec::new(), FinishReason::Unavailable("nobody computes".into())), 503, "nobody computes"),
         (Script::Say(Vec::new(), FinishReason::Cancelled), 503, "the request was cancelled by the server"),
         (Script::Vanish(Vec::new()), 503, "the worker has vanished"),
         (Script::Refuse(Refusal::Invalid("too long".into())), 400, "too long"),

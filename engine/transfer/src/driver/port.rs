@@ -2,7 +2,7 @@
 
 use super::{Shared, Snapshot};
 use crate::arena::Arena;
-use crate::exchange::{Command, PortError, RoomPort, RoomSeen};
+use crate::exchange::{Command, PeerSeen, PortError, RoomPort, RoomSeen};
 use crate::hello::Side;
 use crate::ids::{RoomKey, Unit};
 use crate::room::Outcome;
@@ -76,6 +76,10 @@ impl RoomPort for DriverPort {
 
     fn view(&mut self) -> BTreeMap<RoomKey, RoomSeen> {
         seen(self.side, &self.shared.snapshot())
+    }
+
+    fn peers(&mut self) -> Vec<PeerSeen> {
+        self.shared.snapshot().targets.clone()
     }
 
     fn layer_done(&mut self, key: RoomKey, unit: Unit) -> Result<(), PortError> {

@@ -3,9 +3,11 @@
 mod connections;
 mod view;
 
+use super::busy::Busy;
 use super::link::Event;
 use super::net::Net;
 use super::port::Message;
+use super::targets::Targets;
 use super::{Checked, DriverConfig, DriverError, Shared};
 use crate::arena::Arena;
 use crate::checksum::{Miss, Rooms};
@@ -16,7 +18,7 @@ use crate::ids::{PeerId, RoomKey, Ticket};
 use crate::layout::{Layout, PagesByClass};
 use crate::reason::{Code, Reason};
 use crate::transport::{End, News, Op, Post, Transport};
-use connections::{Connection, Target};
+use connections::Connection;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -47,9 +49,10 @@ struct Run<N: Net> {
     links: BTreeMap<PeerId, Connection>,
     /// Posts that have not ended.
     posts: BTreeMap<Ticket, RoomKey>,
+    moving: Busy,
     /// Peers that the transport knows.
     admitted: BTreeSet<PeerId>,
-    targets: Vec<Target>,
+    targets: Targets,
     /// Prefill: pages of rooms in the own arena, for their sums.
     sources: BTreeMap<RoomKey, PagesByClass>,
     checked: BTreeMap<RoomKey, Checked>,
@@ -95,7 +98,7 @@ impl<N: Net> DriverLoop<N> {
         ready(Ok(address.map(|address| address.to_string())));
         let (events, mut happened) = channel(EVENTS);
         let mut run = Run {
-            targets: config.connect.iter().map(|address| Target::new(address)).collect(),
+            targets: Targets::new(&config.connect),
             config,
             net,
             endpoint,
@@ -108,6 +111,7 @@ impl<N: Net> DriverLoop<N> {
             next_peer: 0,
             links: BTreeMap::new(),
             posts: BTreeMap::new(),
+            moving: Busy::default(),
             admitted: BTreeSet::new(),
             sources: BTreeMap::new(),
             checked: BTreeMap::new(),
@@ -235,6 +239,7 @@ impl<N: Net> Run<N> {
         match news {
             News::Ended { ticket, end } => {
                 let key = self.posts.remove(&ticket);
+                self.moving.set(!self.posts.is_empty(), now);
                 match end {
                     End::Done => self.endpoint.on_ticket(ticket, true, now),
                     End::Refused(reason) => self.refused(ticket, key, reason),
@@ -267,7 +272,11 @@ impl<N: Net> Run<N> {
             Output::Post { peer, key, unit, copies, ticket } => {
                 let post = Post { ticket, op: Op::Write, peer, tag: key, copies };
                 match self.transport.post(post) {
-                    Ok(()) => _ = self.posts.insert(ticket, key),
+                    Ok(()) => {
+                        self.posts.insert(ticket, key);
+                        let now = self.now();
+                        self.moving.set(true, now);
+                    }
                     Err(error) => self.refused(ticket, Some(key), format!("unit {unit}: {error}")),
                 }
             }
@@ -277,9 +286,7 @@ impl<N: Net> Run<N> {
                 self.admitted.remove(&peer);
                 self.links.remove(&peer);
                 let now = self.now();
-                for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
-                    (target.peer, target.retry) = (None, now + self.config.reconnect);
-                }
+                self.targets.lost(peer, &reason, now + self.config.reconnect);
                 self.endpoint.on_torn_down(peer, now);
                 self.changed = true;
             }
@@ -319,10 +326,8 @@ impl<N: Net> Run<N> {
     fn apply(&mut self, command: Command) -> Result<(), CommandError> {
         let now = self.now();
         match command {
-            Command::Open { key, request, pages } => {
-                // Every rank picks the same one, whoever of them is connected at this moment.
-                let target = self.targets.get((key.room % self.targets.len().max(1) as u64) as usize);
-                let peer = target.and_then(|target| target.peer).unwrap_or(NOBODY);
+            Command::Open { key, server, request, pages } => {
+                let peer = self.targets.peer(server).unwrap_or(NOBODY);
                 self.transport.admit(key);
                 self.endpoint.open(NewRoom { key, peer, request, pages, deadline: None, priority: 0 }, now)
             }

@@ -121,7 +121,7 @@ fn room(room: u64) -> RoomKey {
 
 fn open(decode: &mut Rank, key: RoomKey) -> PagesByClass {
     let pages = decode.pages(key.room as u32);
-    decode.apply(Command::Open { key, request: Arc::from(&b"a request"[..]), pages: pages.clone() });
+    decode.apply(Command::Open { key, server: 0, request: Arc::from(&b"a request"[..]), pages: pages.clone() });
     pages
 }
 
@@ -183,6 +183,25 @@ fn pair(prefill: &Setting, decode: &Setting) -> (Rank, Rank) {
     let decode = start(Side::Decode, &[prefill.driver.address().unwrap()], decode).unwrap();
     decode.connected();
     (prefill, decode)
+}
+
+/// Down with its address and the last error, up when both sides fit, and down again when it has gone.
+#[test]
+fn a_server_is_up_while_it_is_there() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let mut decode = start(Side::Decode, &[&address], &Setting::usual()).unwrap();
+    wait("a reason", || match &decode.port.peers()[..] {
+        [PeerSeen::Down(reason)] => {
+            (reason.text.starts_with(&address) && reason.text.contains("refused")).then_some(())
+        }
+        _ => None,
+    });
+    let prefill = start(Side::Prefill, &[], &Setting { listen: address.clone(), ..Setting::usual() }).unwrap();
+    wait("the server", || (decode.port.peers() == [PeerSeen::Up]).then_some(()));
+    drop(prefill);
+    wait("its end", || (decode.port.peers() != [PeerSeen::Up]).then_some(()));
 }
 
 #[test]

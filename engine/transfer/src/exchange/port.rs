@@ -1,6 +1,6 @@
 //! A rank's own end of the rooms.
 
-use super::{Command, RoomSeen};
+use super::{Command, PeerSeen, RoomSeen};
 use crate::ids::{RoomKey, Unit};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,6 +21,9 @@ pub trait RoomPort: fmt::Debug + Send {
 
     /// What this rank sees now: every room from OPEN until it is told to forget it.
     fn view(&mut self) -> BTreeMap<RoomKey, RoomSeen>;
+
+    /// Decode: the prefill servers as this rank sees them now, in the order of the command line.
+    fn peers(&mut self) -> Vec<PeerSeen>;
 
     /// Prefill: a unit of the room stands in the arena pages that [`Command::Accept`] named and may be sent.
     ///

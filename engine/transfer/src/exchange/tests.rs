@@ -39,7 +39,8 @@ fn copies() -> impl Strategy<Value = BTreeMap<CopyId, CopySeen>> {
 
 fn reports() -> impl Strategy<Value = Vec<Report>> {
     prop::collection::vec((rooms(), copies()), 1..5).prop_map(|all| {
-        let report = |(rank, (rooms, copies))| Report { rank, applied: Applied { number: 3, hash: 9 }, rooms, copies };
+        let applied = Applied { number: 3, hash: 9 };
+        let report = |(rank, (rooms, copies))| Report { rank, applied, rooms, copies, ..Report::default() };
         (0..).zip(all).map(report).collect()
     })
 }
@@ -77,7 +78,9 @@ proptest! {
     #[test]
     fn what_all_agreed_on_they_agree_on_again(reports in reports()) {
         let agreed = merge(&reports).unwrap();
-        let again = |rank| Report { rank, applied: agreed.applied, rooms: agreed.rooms.clone(), copies: agreed.copies.clone() };
+        let Agreed { applied, rooms, copies, peers } = agreed.clone();
+        let again =
+            |rank| Report { rank, applied, rooms: rooms.clone(), copies: copies.clone(), peers: peers.clone() };
         prop_assert_eq!(merge(&[again(0), again(1), again(2)]).unwrap(), agreed);
     }
 
@@ -183,13 +186,14 @@ fn decisions_are_carried_out_in_turn_or_not_at_all() {
 fn the_hash_covers_every_field() {
     let (key, other) = (KEYS[0], KEYS[1]);
     let bytes = |text: &[u8]| Arc::<[u8]>::from(text);
-    let open = |request, pages| Command::Open { key, request: bytes(request), pages };
+    let open = |request, pages| Command::Open { key, server: 0, request: bytes(request), pages };
     let abort = |code, text: &str| Command::Abort { key, reason: Reason::new(code, text) };
     let one_each = [
         vec![],
         vec![open(b"ab", vec![vec![1], vec![]])],
         vec![open(b"ab", vec![vec![], vec![1]])],
         vec![open(b"a", vec![vec![1], vec![]])],
+        vec![Command::Open { key, server: 1, request: bytes(b"ab"), pages: vec![vec![1], vec![]] }],
         vec![Command::Accept { key, pages: vec![vec![1], vec![]] }],
         vec![Command::Accept { key, pages: vec![vec![1, 2]] }],
         vec![Command::Done { key, handover: bytes(b"ab") }],

@@ -208,9 +208,12 @@ proptest! {
     #[test]
     fn what_is_decoded_encodes_to_itself(room in any::<u64>(), epoch in 1u32.., sequence in any::<u64>(),
             request in prop::collection::vec(any::<u8>(), 0..300), pages in prop::collection::vec(prop::collection::vec(any::<u32>(), 0..40), 0..5)) {
+        let counts: Vec<u32> = pages.iter().map(|pages| pages.len() as u32).collect();
+        let expected = HEADER_BYTES + open_bytes(request.len(), &counts);
         let body = Body::Open(Open { deadline_ms: epoch, priority: sequence as u8, request, pages });
         let frame = Frame { key: RoomKey { room, epoch }, sequence, body };
         let bytes = encode(&frame).unwrap();
+        prop_assert_eq!(bytes.len(), expected);
         prop_assert_eq!(decode(&bytes), Decoded::Frame { frame, used: bytes.len() });
     }
 }

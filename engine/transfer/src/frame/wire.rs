@@ -43,6 +43,13 @@ fn write_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
+/// Bytes of the body of an OPEN with a request of so many bytes and so many pages by class; at most [`MAX_BODY_BYTES`] can be sent.
+pub fn open_bytes(request: usize, pages: &[u32]) -> usize {
+    // Deadline and priority; the request, the list of lists and every list behind its length.
+    let lists: usize = pages.iter().map(|&pages| 4 + 4 * pages as usize).sum();
+    5 + 4 + request + 4 + lists
+}
+
 fn write_json(value: &impl serde::Serialize, out: &mut Vec<u8>) {
     // Structs of numbers, strings and lists with fixed field names: nothing of which serde_json can fail to write.
     out.extend_from_slice(&serde_json::to_vec(value).expect("plain data"));

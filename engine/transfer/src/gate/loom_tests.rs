@@ -2,10 +2,7 @@
 //! Bytes of a page are one relaxed word here, as in an arena.
 
 use super::*;
-use crate::ids::PeerId;
 use crate::ids::RoomKey;
-use crate::landing::{LandingPool, Leaving, Owner};
-use crate::room::Proof;
 use loom::sync::atomic::AtomicU64 as Word;
 use loom::thread;
 use std::time::Duration;
@@ -140,30 +137,4 @@ fn a_waiting_reader_is_woken_by_landing_and_by_revocation() {
             assert_eq!(reader.join().unwrap(), lands);
         });
     }
-}
-
-#[test]
-fn landing_pages_are_not_given_away_before_proof() {
-    loom::model(|| {
-        let key = |room| RoomKey { room, epoch: 1 };
-        let now = Duration::ZERO;
-        let mut pool = LandingPool::new(&[1], &[64], 64, Duration::from_secs(5), Arc::new(Faults::none()));
-        pool.alloc(key(1), PeerId(0), &[1]).unwrap().unwrap();
-        pool.enter(key(1), Owner::Writer).unwrap();
-        let (pool, bytes) = (Arc::new(Mutex::new(pool)), Arc::new(Word::new(0)));
-        let writer = thread::spawn({
-            let (pool, bytes) = (pool.clone(), bytes.clone());
-            move || {
-                bytes.store(1, Ordering::Relaxed);
-                pool.lock().unwrap().release(key(1), Leaving::Writer(Proof::Done), now).unwrap();
-            }
-        });
-        pool.lock().unwrap().release(key(1), Leaving::Request, now).unwrap();
-        let given = pool.lock().unwrap().alloc(key(2), PeerId(0), &[1]).unwrap().is_some();
-        if given {
-            bytes.store(2, Ordering::Relaxed);
-        }
-        writer.join().unwrap();
-        assert!(!given || bytes.load(Ordering::Relaxed) == 2, "the old writer wrote into another room's page");
-    });
 }

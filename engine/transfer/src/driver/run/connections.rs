@@ -8,21 +8,6 @@ use crate::frame::FrameReader;
 use crate::ids::PeerId;
 use std::time::Duration;
 
-/// A rank to connect to.
-#[derive(Debug)]
-pub(super) struct Target {
-    pub(super) address: String,
-    pub(super) peer: Option<PeerId>,
-    connecting: bool,
-    pub(super) retry: Duration,
-}
-
-impl Target {
-    pub(super) fn new(address: &str) -> Self {
-        Self { address: address.to_owned(), peer: None, connecting: false, retry: Duration::ZERO }
-    }
-}
-
 /// A connection.
 pub(super) struct Connection {
     link: Link,
@@ -49,13 +34,10 @@ impl<N: Net> Run<N> {
         match event {
             Event::Connected(target, Ok(stream)) => {
                 let peer = self.link(stream);
-                self.targets[target].connecting = false;
-                self.targets[target].peer = Some(peer);
+                self.targets.connected(target, peer);
             }
             Event::Connected(target, Err(error)) => {
-                let target = &mut self.targets[target];
-                tracing::debug!(address = target.address, %error, "connect");
-                (target.connecting, target.retry) = (false, now + self.config.reconnect);
+                self.changed |= self.targets.refused(target, &error, now + self.config.reconnect);
             }
             Event::Bytes(peer, mut bytes) => {
                 if let Some(Connection { lossy: Some(lossy), .. }) = self.links.get_mut(&peer) {
@@ -111,12 +93,8 @@ impl<N: Net> Run<N> {
 
     /// Connects to targets without a connection.
     pub(super) fn reconnect(&mut self, now: Duration) {
-        for (index, target) in self.targets.iter_mut().enumerate() {
-            if target.peer.is_some() || target.connecting || now < target.retry {
-                continue;
-            }
-            target.connecting = true;
-            let (net, address, events) = (self.net.clone(), target.address.clone(), self.events.clone());
+        for (index, address) in self.targets.due(now) {
+            let (net, events) = (self.net.clone(), self.events.clone());
             let patience = self.config.reconnect.max(Duration::from_millis(100));
             tokio::spawn(async move {
                 let late = || Err(std::io::Error::from(std::io::ErrorKind::TimedOut));

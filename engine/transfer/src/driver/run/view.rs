@@ -77,6 +77,8 @@ impl<N: Net> Run<N> {
         self.shared.replace(Snapshot {
             rooms,
             ghosts: self.ghosts.clone(),
+            targets: self.targets.seen(|id| self.endpoint.is_ready(id) && self.admitted.contains(&id)),
+            moving: self.moving.total(self.now()),
             peers: self.endpoint.peers().map(peer).collect(),
             errors: self.endpoint.errors().clone(),
             counters: self.transport.counters(),

@@ -46,10 +46,10 @@ fn late_writes_hit_nobody_behind_quarantine() {
     for faults in ["completion=error-then-write(200)@0.2", "completion=fail@0.2", "page-copy:CSA index K=delay(90)@0.3"]
     {
         let mut net = net_with(5, 0..=20, &format!("seed=9; {faults}"));
-        assert_eq!(suite::foreign_bytes(&mut net, ""), Vec::<String>::new(), "{faults}");
+        assert_eq!(suite::foreign_bytes(&mut net, true), Vec::<String>::new(), "{faults}");
     }
     let mut net = net_with(5, 0..=20, "seed=9; completion=error-then-write(200)@0.2");
-    let foreign = suite::foreign_bytes(&mut net, "quarantine=release-early");
+    let foreign = suite::foreign_bytes(&mut net, false);
     assert!(!foreign.is_empty(), "late writes are seen when pages are released early");
 }
 
@@ -58,7 +58,7 @@ fn late_writes_hit_nobody_behind_quarantine() {
 fn lies_are_seen_by_checksums() {
     for faults in ["completion=end-early(500)", "page-copy=corrupt#3", "landing:CSA index K=corrupt@0.5"] {
         let mut net = net_with(2, 0..=3, faults);
-        let foreign = suite::foreign_bytes(&mut net, "");
+        let foreign = suite::foreign_bytes(&mut net, true);
         assert!(!foreign.is_empty(), "{faults}");
         assert!(foreign[0].contains("match\n"), "{}", foreign[0]);
     }

@@ -44,7 +44,7 @@ crate::transport_suite!(Loopback::default());
 #[test]
 fn a_corrupted_page_is_named() {
     let mut rig = Loopback(Vec::new(), "landing:CSA index K=corrupt#2");
-    let foreign = suite::foreign_bytes(&mut rig, "");
+    let foreign = suite::foreign_bytes(&mut rig, true);
     assert_eq!(foreign.len(), 1, "{foreign:?}");
     assert!(foreign[0].contains("pages 3 of 4 match\nCSA index K, unit 1, page "), "{}", foreign[0]);
 }

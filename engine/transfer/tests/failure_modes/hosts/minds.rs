@@ -133,7 +133,7 @@ impl Decode {
             self.waiting.pop_front();
             let key = RoomKey { room: self.next_room, epoch: 1 };
             self.next_room += 1;
-            commands.push(Command::Open { key, request: encode(number), pages: pages.clone() });
+            commands.push(Command::Open { key, server: 0, request: encode(number), pages: pages.clone() });
             self.rooms.insert(key, Asked { number, pages, over: false });
         }
     }
