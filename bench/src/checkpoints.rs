@@ -5,6 +5,7 @@ use crate::report::table;
 use engine::checkpoint::make::{Make, Store};
 use engine::checkpoint::{CheckpointError, Problems, Survey, survey};
 use engine::config::{LayerKind, ModelConfig};
+use engine::geometry::CacheShape;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -86,6 +87,7 @@ pub fn inspect(args: &InspectArgs) -> Result<Inspection, CheckpointError> {
         LayerKind::Csa => 'C',
         LayerKind::Hca => 'H',
     };
+    let cache = unheld(config);
     Ok(Inspection {
         dir: args.dir.display().to_string(),
         naming: checkpoint.naming().name(),
@@ -95,9 +97,15 @@ pub fn inspect(args: &InspectArgs) -> Result<Inspection, CheckpointError> {
         kinds: kinds.collect(),
         ignored: ignored.len(),
         values_read: args.values,
-        num_problems: problems.count() + values.count(),
-        problems: problems.kept().iter().chain(values.kept()).map(ToString::to_string).collect(),
+        num_problems: problems.count() + values.count() + cache.iter().count(),
+        problems: (problems.kept().iter().chain(values.kept()).map(ToString::to_string)).chain(cache).collect(),
     })
+}
+
+/// What the cache does not hold of a model that is whole otherwise.
+fn unheld(config: &ModelConfig) -> Option<String> {
+    let unheld = CacheShape::ring_per_request(config.window, config.mtp_layers > 0).check().err()?;
+    Some(format!("sliding_window {}: {unheld}", config.window))
 }
 
 /// Bytes in the largest binary unit of which there is at least one.
@@ -199,6 +207,14 @@ pub fn make(args: &MakeCheckpointArgs) -> Result<String, CheckpointError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_that_no_page_holds_is_a_problem() {
+        let config = |window| ModelConfig { window, ..ModelConfig::tiny() };
+        assert_eq!(unheld(&config(256)), None);
+        let problem = unheld(&config(257)).expect("no page holds it");
+        assert!(problem.starts_with("sliding_window 257: "), "{problem}");
+    }
     use reference::golden::GoldenDir;
     use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! `sm120 router` and `sm120 pd`: one address in front of decode servers, and a whole deployment on this machine with one command.
 
-use crate::halves::HalfArgs;
+use crate::halves::{HalfArgs, Transports};
 use crate::serve::{self, ServeError};
 use clap::Args;
 use server::router::{Address, Balancer, Timing};
@@ -10,9 +10,9 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -99,12 +99,17 @@ const SETTLE: Duration = Duration::from_secs(20);
 /// For a server to end when it is told to, beyond its own drain time.
 const END: Duration = Duration::from_secs(15);
 
+/// What ties a server to the process that started it.
+const UNTIL_STDIN_CLOSES: &str = "--until-stdin-closes";
+
 /// A server of the deployment, as a process.
 struct Role {
     name: String,
     arguments: Vec<OsString>,
     child: Child,
     address: String,
+    /// What it has printed.
+    said: Said,
     restarts: VecDeque<Instant>,
 }
 
@@ -116,8 +121,8 @@ fn failed(name: &str, why: impl std::fmt::Display) -> ServeError {
 impl Role {
     /// Starts a process and waits for the address that it prints.
     fn start(name: String, arguments: Vec<OsString>) -> Result<Self, ServeError> {
-        let (child, address) = launch(&name, &arguments)?;
-        Ok(Self { name, arguments, child, address, restarts: VecDeque::new() })
+        let (child, address, said) = launch(&name, &arguments)?;
+        Ok(Self { name, arguments, child, address, said, restarts: VecDeque::new() })
     }
 
     /// Starts the process again if it has ended; an error when that happens too often.
@@ -135,7 +140,7 @@ impl Role {
         tracing::error!(server = self.name, %status, "ended, and is started again");
         self.restarts.push_back(Instant::now());
         std::thread::sleep(RESTART_PAUSE);
-        (self.child, self.address) = launch(&self.name, &self.arguments)?;
+        (self.child, self.address, self.said) = launch(&self.name, &self.arguments)?;
         Ok(())
     }
 
@@ -162,12 +167,20 @@ impl Role {
     }
 }
 
-fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String), ServeError> {
+/// Lines that a process has printed.
+type Said = Arc<Mutex<Vec<String>>>;
+
+fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String, Said), ServeError> {
     let program = std::env::current_exe()?;
-    let mut child = Command::new(program).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    // Its end of the pipe closes with this process, however that ends.
+    let mut command = Command::new(program);
+    command.args(arguments).arg(UNTIL_STDIN_CLOSES).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
     let output = child.stdout.take().ok_or_else(|| failed(name, "no output"))?;
     let (found, address) = channel();
     let prefix = name.to_owned();
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let says = Arc::clone(&said);
     // Lives as long as the process writes.
     std::thread::Builder::new().name(format!("{name} output")).spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -176,11 +189,12 @@ fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String), ServeEr
                 let _ = found.send(address.to_owned());
             }
             tracing::info!("{prefix}: {line}");
+            says.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         }
     })?;
     // Weights may take minutes; a process that ends is noticed at once.
     match address.recv() {
-        Ok(address) => Ok((child, address)),
+        Ok(address) => Ok((child, address, said)),
         Err(_) => {
             let status = child.wait()?;
             Err(failed(name, format!("ended before it listened: {status}")))
@@ -209,7 +223,7 @@ fn shared_options(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut skip = false;
     for word in line {
         let text = word.to_string_lossy();
-        if std::mem::take(&mut skip) {
+        if std::mem::take(&mut skip) || text == UNTIL_STDIN_CLOSES {
             continue;
         }
         let own = OWN.iter().find(|own| text == **own || text.starts_with(&format!("{own}=")));
@@ -227,10 +241,15 @@ fn shared_options(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
 /// A server that does not start, or ends again and again.
 pub fn pd(
     args: &PdArgs,
+    transports: Transports,
     line: impl Iterator<Item = OsString>,
     mut say: impl FnMut(&str),
 ) -> Result<ExitCode, ServeError> {
     serve::log_to_stderr(&args.half.serve.log)?;
+    if args.half.serve.until_stdin_closes {
+        serve::end_with_stdin()?;
+    }
+    args.half.check(transports)?;
     let shared = shared_options(line);
     let half = |command: &str, own: &[String]| {
         let own = own.iter().map(OsString::from);
@@ -290,6 +309,16 @@ impl Local {
         Ok(Self(Some(Role::start("deployment".into(), line.map(OsString::from).collect())?)))
     }
 
+    /// Where its prefill servers answer over HTTP, as it says.
+    pub fn prefill_servers(&self) -> Vec<String> {
+        let said = self.0.as_ref().map(|role| role.said.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let address = |line: &String| {
+            let (address, _) = line.strip_prefix("prefill ")?.split_once(" at http://")?.1.split_once(", process ")?;
+            Some(address.to_owned())
+        };
+        said.unwrap_or_default().iter().filter_map(address).collect()
+    }
+
     /// Where its router listens.
     pub fn url(&self) -> String {
         self.0.as_ref().map(|role| format!("http://{}", role.address)).unwrap_or_default()
@@ -337,7 +366,19 @@ mod tests {
 
     #[test]
     fn options_of_the_router_stay_with_it() {
-        let line = ["--tp", "2", "--port", "9", "--host=::1", "--preset", "tiny", "--decodes=2", "--prefills", "1"];
+        let line = [
+            "--until-stdin-closes",
+            "--tp",
+            "2",
+            "--port",
+            "9",
+            "--host=::1",
+            "--preset",
+            "tiny",
+            "--decodes=2",
+            "--prefills",
+            "1",
+        ];
         let shared = shared_options(line.iter().map(OsString::from));
         assert_eq!(shared, ["--tp", "2", "--preset", "tiny"].map(OsString::from));
     }

@@ -3,9 +3,11 @@
 mod compare;
 mod graphs;
 pub(crate) mod http;
+mod transfer;
 
 pub use compare::compare;
 pub use graphs::GraphFigures;
+pub use transfer::Transfer;
 
 use crate::report::table;
 use crate::serving::{ModelArgs, Serving, ServingError, Setup, progress_bar};
@@ -20,6 +22,7 @@ use engine::tokenizer::{Tokenizer, TokenizerError};
 use reference::rng::Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use thiserror::Error;
@@ -52,6 +55,9 @@ pub struct E2eArgs {
     /// process; --preset or --model say which tokens there are. To compare, serve with --no-prefix-cache: runs share prompts.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
+    /// Prefill servers behind --url, whose metrics say how many pages move and how fast.
+    #[arg(long, value_delimiter = ',', value_name = "IP:PORT", requires = "url")]
+    pub prefill_servers: Vec<SocketAddr>,
     /// Seed of prompts and sampling.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
@@ -213,6 +219,9 @@ pub struct E2eReport {
     pub runs: Vec<Run>,
     /// Decode steps as graphs, all runs together.
     pub graphs: GraphFigures,
+    /// Pages that prefill servers sent meanwhile, where those are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
 }
 
 /// Prompts of a run, one after the other.
@@ -356,7 +365,10 @@ pub fn run(serving: &mut Serving, args: &E2eArgs, concurrency: u32, quiet: bool)
                 }
                 Event::Finished { sequence, reason, usage } => {
                     let mut request = running.remove(&sequence).expect("a client's request");
-                    request.failed = matches!(reason, FinishReason::Failed(_) | FinishReason::Cancelled);
+                    request.failed = matches!(
+                        reason,
+                        FinishReason::Failed(_) | FinishReason::Cancelled | FinishReason::Unavailable(_)
+                    );
                     request.cached = usage.cached_tokens;
                     seen.push(request);
                     submit(serving, &mut running, at)?;
@@ -395,7 +407,7 @@ pub fn all(args: &E2eArgs, quiet: bool) -> Result<E2eReport, E2eError> {
         runs.push(run(&mut serving, args, concurrency, quiet)?);
     }
     let graphs = GraphFigures::of(&serving.graphs);
-    Ok(E2eReport { setup: serving.setup, machine: crate::report::machine_facts(), runs, graphs })
+    Ok(E2eReport { setup: serving.setup, machine: crate::report::machine_facts(), runs, graphs, transfer: None })
 }
 
 impl E2eReport {
@@ -431,9 +443,10 @@ impl E2eReport {
 
     /// One line that says what ran.
     pub fn headline(&self) -> String {
-        match self.setup.url {
-            Some(_) => self.setup.headline(),
-            None => format!("{}; {}", self.setup.headline(), self.graphs),
+        match (&self.setup.url, &self.transfer) {
+            (Some(_), Some(transfer)) => format!("{}; {transfer}", self.setup.headline()),
+            (Some(_), None) => self.setup.headline(),
+            (None, _) => format!("{}; {}", self.setup.headline(), self.graphs),
         }
     }
 

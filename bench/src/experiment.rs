@@ -4,10 +4,12 @@
 mod abort_cascade;
 mod corruption;
 mod servers;
+mod transfer;
 mod wedge;
 
 pub use abort_cascade::AbortCascadeArgs;
 pub use corruption::CorruptionArgs;
+pub use transfer::TransferArgs;
 pub use wedge::WedgeArgs;
 
 use crate::report::{machine_facts, table};
@@ -32,6 +34,8 @@ pub enum Question {
     AbortCascade(AbortCascadeArgs),
     /// Concurrent sessions of several turns with common beginnings: in how many do tokens differ from those of one process?
     Corruption(CorruptionArgs),
+    /// Rounds of long prompts: how fast do pages move, beside a plain socket of this machine?
+    Transfer(TransferArgs),
     /// One part after another is stuck or dead while clients run: who notices after how long, what are the clients told, and does
     /// everything recover?
     Wedge(WedgeArgs),
@@ -169,6 +173,7 @@ pub fn run(args: &ExperimentArgs, command: &str) -> Result<Answer, ExperimentErr
     let (answer, folder) = match &args.question {
         Question::AbortCascade(args) => (abort_cascade::run(args)?, &args.deployment.report),
         Question::Corruption(args) => (corruption::run(args)?, &args.deployment.report),
+        Question::Transfer(args) => (transfer::run(args)?, &args.deployment.report),
         Question::Wedge(args) => (wedge::run(args)?, &args.deployment.report),
     };
     answer.write(folder, command).map_err(ExperimentError::io(format!("the report in {}", folder.display())))?;

@@ -1,6 +1,12 @@
 //! `sm120 prefill` and `sm120 decode`: the two halves of a deployment. A decode server answers over HTTP and asks a prefill server
 //! for every prompt; the pages of its cache arrive rank by rank, layer by layer, while they are computed.
 
+mod timers;
+mod transports;
+
+pub use timers::TimerArgs;
+pub use transports::{Make, TransportKind, Transports};
+
 use crate::serve::{self, ServeArgs, ServeError, Started};
 use crate::serving::{Assembly, ServingError};
 use clap::Args;
@@ -18,12 +24,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 use transfer::arena::Arena;
 use transfer::driver::{Driver, DriverConfig, DriverError};
 use transfer::endpoint::Config;
+use transfer::exchange::{merge_peers, nobody_up};
 use transfer::hello::{Hello, PROTOCOL, Side};
-use transfer::transport::tcp::Tcp;
 
 /// What both halves have in common.
 #[derive(Debug, Clone, Args)]
@@ -31,7 +36,10 @@ pub struct HalfArgs {
     /// Model, device, HTTP.
     #[command(flatten)]
     pub serve: ServeArgs,
-    /// Address at which the other half's pages or acknowledgements arrive.
+    /// What carries pages; both halves need the same.
+    #[arg(long, value_enum, default_value_t = TransportKind::Tcp)]
+    pub transport: TransportKind,
+    /// Address at which the other half's pages or acknowledgements arrive over tcp.
     #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
     pub data_host: IpAddr,
     /// Texts of full length whose pages can be on their way at once; more wait.
@@ -40,9 +48,23 @@ pub struct HalfArgs {
     /// Sum every page before it is sent and before it is used; a page that differs fails its request. Both halves need it.
     #[arg(long)]
     pub verify_transfers: bool,
-    /// Seconds for all ranks to answer a step.
-    #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub step_seconds: u64,
+    /// Share of an arena's bytes that may wait for proof that nobody writes them; above it the oldest connection is torn down.
+    #[arg(long, default_value_t = 50, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub quarantine_percent: u32,
+    /// How long it waits for what.
+    #[command(flatten)]
+    pub timers: TimerArgs,
+}
+
+impl HalfArgs {
+    /// Refuses what no half could be started with.
+    ///
+    /// # Errors
+    /// Contradictions, and a transport that is not there.
+    pub fn check(&self, transports: Transports) -> Result<(), ServeError> {
+        self.timers.of_rooms()?;
+        transports.of_ranks(self.transport, 1, self.data_host, &Arc::new(self.serve.faults()?)).map(drop)
+    }
 }
 
 /// Options of `prefill`.
@@ -71,14 +93,19 @@ pub struct DecodeArgs {
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn prefill(args: &PrefillArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
+pub fn prefill(
+    args: &PrefillArgs,
+    transports: Transports,
+    quiet: bool,
+    say: impl FnMut(&str),
+) -> Result<ExitCode, ServeError> {
     let control = args.control;
     let port = move |rank: u32| match control.port() {
         0 => Some(0),
         first => u16::try_from(rank).ok().and_then(|rank| first.checked_add(rank)),
     };
     let listen = move |rank| port(rank).map(|port| SocketAddr::new(control.ip(), port).to_string());
-    let wires = Wires { side: Side::Prefill, listen: Box::new(listen), connect: Vec::new() };
+    let wires = Wires { side: Side::Prefill, transports, listen: Box::new(listen), connect: Vec::new() };
     serve::run_with(&args.half.serve, say, |serve| start(&args.half, serve, wires, quiet))
 }
 
@@ -86,14 +113,20 @@ pub fn prefill(args: &PrefillArgs, quiet: bool, say: impl FnMut(&str)) -> Result
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn decode(args: &DecodeArgs, quiet: bool, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
-    let wires = Wires { side: Side::Decode, listen: Box::new(|_| None), connect: args.prefill.clone() };
+pub fn decode(
+    args: &DecodeArgs,
+    transports: Transports,
+    quiet: bool,
+    say: impl FnMut(&str),
+) -> Result<ExitCode, ServeError> {
+    let wires = Wires { side: Side::Decode, transports, listen: Box::new(|_| None), connect: args.prefill.clone() };
     serve::run_with(&args.half.serve, say, |serve| start(&args.half, serve, wires, quiet))
 }
 
 /// Who listens where and connects to whom.
 struct Wires {
     side: Side,
+    transports: Transports,
     listen: Box<dyn Fn(u32) -> Option<String>>,
     connect: Vec<SocketAddr>,
 }
@@ -128,8 +161,15 @@ fn arena_sizes(args: &HalfArgs, geometry: &CacheGeometry, context: u32) -> PoolS
     }
 }
 
+/// Bytes of a rank's arena that may be in quarantine.
+fn quarantine_bytes(args: &HalfArgs, arena: u64) -> u64 {
+    (u128::from(arena) * u128::from(args.quarantine_percent) / 100) as u64
+}
+
 fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Result<Started, ServeError> {
-    let faults = Arc::new(serve.faults()?);
+    let (faults, timers) = (Arc::new(serve.faults()?), args.timers.of_rooms()?);
+    // Before weights are loaded: what is missing is missing.
+    let transports = wires.transports.of_ranks(args.transport, serve.model.tp, args.data_host, &faults)?;
     let checkpoint = serve.model.checkpoint()?;
     let served = serve.served(&checkpoint)?;
     let context = served.context;
@@ -145,16 +185,18 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
             Side::Prefill => "prefill",
             Side::Decode => "decode",
         };
+        // Part of the name: processes of the same number on two machines, or in two containers, are not each other.
         let incarnation = RandomState::new().hash_one(0);
         (0..tp)
-            .map(|rank| {
+            .zip(transports)
+            .map(|(rank, transport)| {
                 let handover =
                     Handover::new(geometry, sizes).map_err(|error| ServingError::Transfer(error.to_string()))?;
                 let layout = handover.layout();
                 let hello = Hello {
                     protocol: PROTOCOL,
                     side: wires.side,
-                    name: format!("{word} {} rank {rank}", std::process::id()),
+                    name: format!("{word} {} {incarnation:016x} rank {rank}", std::process::id()),
                     incarnation,
                     rank,
                     tp_size: tp,
@@ -172,23 +214,24 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
                     blob: Vec::new(),
                 };
                 let arena = Arena::of(layout).map_err(|error| ServingError::Transfer(error.to_string()))?;
-                let transport = Tcp::bind(SocketAddr::new(args.data_host, 0), Arc::clone(&faults))
-                    .map_err(|error| ServingError::Transfer(error.to_string()))?;
                 let peer = |first: &SocketAddr| {
                     let port = u16::try_from(rank).ok().and_then(|rank| first.port().checked_add(rank));
                     port.map(|port| SocketAddr::new(first.ip(), port).to_string())
                 };
+                let mut endpoint = Config::new(hello);
+                endpoint.timers = timers.clone();
+                endpoint.limits.quarantine_bytes = quarantine_bytes(args, arena.bytes());
                 let driver = DriverConfig {
                     listen: (wires.listen)(rank),
                     connect: wires.connect.iter().filter_map(peer).collect(),
                     verify: args.verify_transfers,
                     faults: Arc::clone(&faults),
-                    ..DriverConfig::new(Config::new(hello))
+                    reconnect: args.timers.reconnect.0,
+                    ..DriverConfig::new(endpoint)
                 };
                 let ring = bell.clone();
-                let (driver, port) =
-                    Driver::start(driver, Box::new(transport), Arc::new(arena), Box::new(move || ring.ring()))
-                        .map_err(|error: DriverError| ServingError::Transfer(error.to_string()))?;
+                let (driver, port) = Driver::start(driver, transport, Arc::new(arena), Box::new(move || ring.ring()))
+                    .map_err(|error: DriverError| ServingError::Transfer(error.to_string()))?;
                 drivers.push(driver);
                 Ok(RankRooms::new(handover, Box::new(port)).with_faults(Arc::clone(&faults)).into())
             })
@@ -196,7 +239,7 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
     };
     let Assembly { scheduler, mut runner, schedule, setup, geometry, .. } =
         serve.model.assemble(checkpoint, context, quiet, rooms)?;
-    runner.set_deadline(Duration::from_secs(args.step_seconds));
+    runner.set_deadline(args.timers.step_timeout.0);
     let handover = Handover::new(&geometry, arena_sizes(args, &geometry, context))
         .map_err(|error| ServingError::Transfer(error.to_string()))?;
     let handover = &handover;
@@ -206,7 +249,7 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
             Box::new(Coordinator::on_side(scheduler, runner, schedule, side))
         }
         Side::Decode => {
-            let side = Decode::new(handover).with_faults(faults);
+            let side = Decode::new(handover, geometry.shape).with_faults(faults);
             Box::new(Coordinator::on_side(scheduler, runner, schedule, side))
         }
     };
@@ -219,7 +262,9 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
         lines.push(format!("prompts from {prefill}"));
     }
     let bytes = handover.layout().bytes();
-    lines.push(format!("arena: {:.1} MiB per rank", bytes as f64 / f64::from(1 << 20)));
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let held = mib(quarantine_bytes(args, bytes));
+    lines.push(format!("arena: {:.1} MiB per rank, of them at most {held:.1} MiB in quarantine", mib(bytes)));
     let engine = EngineBackend::new(EngineThread::spawn_with(engine, bell)?);
     let half = Half { engine: engine.clone(), drivers: Arc::new(drivers), side: wires.side };
     Ok(Started { backend: Arc::new(half), engine, served, lines })
@@ -256,6 +301,15 @@ impl Backend for Half {
         self.engine.ended().or_else(|| self.drivers.iter().enumerate().find_map(dead))
     }
 
+    fn unavailable(&self) -> Option<String> {
+        if self.side == Side::Prefill {
+            return None;
+        }
+        // As the ranks' coordinator sees it with its next exchange.
+        let seen: Vec<_> = self.drivers.iter().map(Driver::snapshot).collect();
+        nobody_up(&merge_peers(seen.iter().map(|rank| rank.targets.as_slice())))
+    }
+
     fn figures(&self) -> Vec<Figure> {
         let mut figures = self.engine.figures();
         for (rank, driver) in self.drivers.iter().enumerate() {
@@ -276,6 +330,8 @@ impl Backend for Half {
                 Side::Decode => now.counters.landed_bytes,
             };
             put("sm120_transfer_bytes_total", counter, "Page bytes sent or landed.", None, bytes as f64);
+            let moving = now.moving.as_secs_f64();
+            put("sm120_transfer_moving_seconds_total", counter, "Time with units under way.", None, moving);
             let stale = now.counters.stale_bytes as f64;
             put("sm120_transfer_stale_bytes_total", counter, "Page bytes of rooms not expected.", None, stale);
             let (matching, rooms) = (now.verified.matching as f64, now.verified.rooms as f64);

@@ -135,17 +135,20 @@ pub fn main_job() -> Result<Report, JobError> {
 }
 
 /// The mini model at C = 1 and C = 32: prompts of 32 to 95 tokens, 16 new ones; on the default device, or of a server.
-fn end_to_end(url: Option<&str>) -> Result<E2eReport, E2eError> {
+fn end_to_end(deployment: Option<&Local>) -> Result<E2eReport, E2eError> {
     let mut words =
         vec!["--concurrency", "1,32", "--prompt-tokens", "32..96", "--new-tokens", "16", "--requests", "32"];
-    words.extend(url.into_iter().flat_map(|url| ["--url", url]));
+    let of_deployment = deployment.map(|local| (local.url(), local.prefill_servers().join(",")));
+    if let Some((url, prefill)) = &of_deployment {
+        words.extend(["--url", url, "--prefill-servers", prefill]);
+    }
     e2e::all(&E2eArgs::parse(&words), true)
 }
 
 /// The same requests through a deployment of this machine, whose texts must be those of one process.
 fn apart(alone: &E2eReport) -> Result<E2eReport, JobError> {
     let local = Local::start(&["--preset", "mini", "--context", "256", "--verify-transfers"])?;
-    let apart = end_to_end(Some(&local.url()))?;
+    let apart = end_to_end(Some(&local))?;
     for (one, two) in alone.runs.iter().zip(&apart.runs) {
         // Elsewhere a near tie may fall either way, as it may between batches of one process.
         if alone.setup.device == "host" && one.checksum != two.checksum {

@@ -3,6 +3,7 @@
 
 pub mod checkpoints;
 pub mod cli;
+pub mod command;
 pub mod deployment;
 pub mod devices;
 pub mod e2e;
@@ -11,6 +12,7 @@ pub mod generate;
 pub mod halves;
 pub mod host_ops;
 pub mod job;
+pub mod moved;
 pub mod mutants;
 pub mod parity;
 pub mod plan;
@@ -19,4 +21,5 @@ pub mod report;
 pub mod serve;
 pub mod serving;
 pub mod shapes;
+pub mod span;
 pub mod timed;

@@ -22,6 +22,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use transfer::fault::Faults;
+use transfer::transport::TransportError;
 
 /// Time between the end of the engine and that of the process, in which probes read why.
 const LINGER: Duration = Duration::from_secs(2);
@@ -64,6 +65,9 @@ pub struct ServeArgs {
     /// Faults to inject, for tests: `seed=7; landing=delay(5)@0.01; http:write=stall(500)#3`.
     #[arg(long, env = "SM120_FAULTS", default_value = "", value_name = "RULES", hide = true)]
     pub faults: String,
+    /// Stop, as by a signal, when standard input ends: a server of a process that may be killed.
+    #[arg(long, hide = true)]
+    pub until_stdin_closes: bool,
 }
 
 /// Why there is no server.
@@ -95,6 +99,12 @@ pub enum ServeError {
     /// Rules of faults that do not parse.
     #[error("--faults: {0}")]
     Faults(String),
+    /// What carries pages is not there.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// Times that contradict each other.
+    #[error("{0}")]
+    Times(String),
     /// A server of a deployment.
     #[error("{0}")]
     Deployment(String),
@@ -148,6 +158,20 @@ pub fn signalled() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Stops this process once nobody can write to its standard input any more. Before it listens that ends it at once.
+///
+/// # Errors
+/// No thread.
+pub fn end_with_stdin() -> std::io::Result<()> {
+    let wait = || {
+        // What comes is of no interest, and an input that cannot be read has ended too.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        tracing::warn!("standard input has ended");
+        stop_self();
+    };
+    std::thread::Builder::new().name("stdin".into()).spawn(wait).map(drop)
+}
+
 /// Tells this process to stop, as an operator would.
 pub fn stop_self() {
     // The process is there.
@@ -173,6 +197,9 @@ pub fn run_with(
     start: impl FnOnce(&ServeArgs) -> Result<Started, ServeError>,
 ) -> Result<ExitCode, ServeError> {
     log_to_stderr(&args.log)?;
+    if args.until_stdin_closes {
+        end_with_stdin()?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     // The port first: weights may take minutes.
     let address = SocketAddr::new(args.host, args.port);

@@ -237,6 +237,16 @@ impl ModelArgs {
         fixed("--kv", word(serde_json::to_value(kv)), config.head_dim, 512)?;
         fixed("--index-k", word(serde_json::to_value(index_k)), config.index_head_dim, 128)?;
         let host = self.device() == DeviceKind::Host;
+        let kernels = |option, is_f32: bool| {
+            let expected = format!("a format of the kernels on {} (f32 is the host's alone)", self.device().name());
+            match is_f32 && !host {
+                true => Err(ServingError::Choice { option, expected, got: "f32".into() }),
+                false => Ok(()),
+            }
+        };
+        kernels("--activations", activations == Activations::F32)?;
+        kernels("--kv", kv == Kv::F32)?;
+        kernels("--index-k", index_k == IndexK::F32)?;
         Ok(Numerics {
             activations: match activations {
                 Activations::F32 => Dtype::F32,
@@ -373,6 +383,22 @@ mod tests {
         let left: Vec<_> =
             std::fs::read_dir(folder.path()).expect("there").map(|e| e.expect("entry").file_name()).collect();
         assert_eq!(left, ["tiny-seed-1"]);
+    }
+
+    /// Before anything is loaded, and by the name of the option.
+    #[test]
+    fn formats_that_no_kernel_has_are_refused() {
+        let config = ModelConfig::mini();
+        let refused = |words: &[&str]| {
+            let device = ["--preset", "mini", "--device", "emulated"];
+            let model = crate::e2e::E2eArgs::parse(&[&device, words].concat()).model;
+            model.numerics(&config).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(refused(&[]), Ok(()));
+        for option in ["--activations", "--kv", "--index-k"] {
+            let why = refused(&[option, "f32"]).expect_err("no kernel has it");
+            assert!(why.starts_with(&format!("{option}: expected a format of the kernels on emulated")), "{why}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The same clients against a server, over connections of their own that stay open.
 
+use super::transfer::Transfer;
 use super::{E2eArgs, E2eError, E2eReport, GraphFigures, Run, Seen, figures, num_requests, prompts};
+use crate::moved::Moved;
 use crate::serving::{ScheduleKind, Setup, progress_bar};
 use engine::checkpoint::Checkpoint;
 use engine::ids::TokenId;
@@ -20,6 +22,11 @@ pub(super) fn all(args: &E2eArgs, url: &str, checkpoint: &Checkpoint, quiet: boo
         run(args, &address, &prompts, concurrency, quiet)
             .map_err(|error| E2eError::Server { url: url.to_owned(), message: error.to_string() })
     };
+    let moved = || {
+        Moved::by(&args.prefill_servers)
+            .map_err(|error| E2eError::Server { url: url.to_owned(), message: format!("prefill servers: {error}") })
+    };
+    let before = moved()?;
     let mut runs = Vec::new();
     for &concurrency in &args.concurrency {
         if args.warm_up {
@@ -40,7 +47,11 @@ pub(super) fn all(args: &E2eArgs, url: &str, checkpoint: &Checkpoint, quiet: boo
         url: Some(url.to_owned()),
     };
     let graphs = GraphFigures::default();
-    Ok(E2eReport { setup, machine: crate::report::machine_facts(), runs, graphs })
+    let transfer = match args.prefill_servers.is_empty() {
+        true => None,
+        false => Some(Transfer::measured(moved()?.since(before))?),
+    };
+    Ok(E2eReport { setup, machine: crate::report::machine_facts(), runs, graphs, transfer })
 }
 
 /// Host and port of a URL.

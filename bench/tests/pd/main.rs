@@ -3,9 +3,9 @@
 
 mod rig;
 
-use rig::{Deployment, PATIENCE, Random, Text, alone, ask, expected, open, until};
+use rig::{Children, Deployment, PATIENCE, Process, Random, Text, alone, ask, expected, free_port, get, open, until};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Lengths around the borders of pages, windows and chunks of a step.
@@ -59,7 +59,7 @@ impl Caught {
     fn all_fail(self, one: &[u64]) {
         for asked in self.requests {
             let why = asked.join().expect("an end").expect_err("nobody could compute it");
-            assert!(why.contains("PeerLost"), "{why}");
+            assert!(why.contains("PeerLost") || why.contains("no prefill server: "), "{why}");
         }
         assert_eq!(self.running.join().expect("an end").as_deref(), Ok(one), "it needs nobody any more");
     }
@@ -74,10 +74,13 @@ fn a_prefill_server_is_killed_and_started_again() {
     let caught = catch(&pd, &long);
     pd.prefill.kill();
     caught.all_fail(&one[0]);
+    let nobody = format!("no prefill server: {}: ", pd.control);
+    pd.decode.await_unwell(&["unavailable", &nobody, "refused"]);
+    let why = ask(pd.decode.address, &Text::new(5, 10, 4)).expect_err("there is no prefill server");
+    assert!(why.starts_with(&format!("503: {nobody}")), "{why}");
     let why = ask(pd.router.address, &Text::new(5, 10, 4)).expect_err("there is no prefill server");
-    assert!(why.starts_with("50"), "{why}");
+    assert!(why.starts_with("503: "), "{why}");
     pd.decode.await_idle("decode without prefill is idle");
-    pd.decode.await_well("decode without prefill is well");
     pd.prefill = Deployment::prefill(pd.control);
     pd.await_answers("decode finds the prefill server again");
     pd.await_calm();
@@ -92,10 +95,73 @@ fn a_prefill_server_falls_silent_and_comes_back() {
     let caught = catch(&pd, &long);
     caught.all_fail(&one[0]);
     pd.decode.await_idle("decode is idle while prefill is silent");
-    pd.decode.await_well("decode is well while prefill is silent");
+    pd.decode.await_unwell(&["no prefill server: "]);
     pd.prefill.signal("CONT");
     pd.await_answers("the prefill server is back");
     pd.await_calm();
+}
+
+#[test]
+fn one_of_two_prefill_servers_is_killed() {
+    let _alone = alone();
+    let texts: Vec<Text> = (0..12).map(|i| Text::new(i, 1 + 41 * i as usize, 6)).collect();
+    let one = expected(&texts);
+    let controls = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let mut prefills = controls.map(Deployment::prefill);
+    let decode = Deployment::decode_of(&controls, 0);
+    until("both are connected", || match decode.metric("sm120_transfer_peers", "") {
+        2 => Ok(()),
+        peers => Err(peers),
+    });
+    let ask_all = |what: &str| {
+        let ask = |text: &Text| {
+            let (address, text) = (decode.address, text.clone());
+            std::thread::spawn(move || ask(address, &text))
+        };
+        let asked: Vec<_> = texts.iter().map(ask).collect();
+        for (asked, one) in asked.into_iter().zip(&one) {
+            assert_eq!(asked.join().expect("an end").as_ref(), Ok(one), "{what}");
+        }
+    };
+    ask_all("with both");
+    let bytes = |prefill: &Process| prefill.metric("sm120_transfer_bytes_total", "");
+    assert!(prefills.iter().all(|prefill| bytes(prefill) > 0), "they share the prompts");
+    prefills[0].kill();
+    // At once: a room that the dead one was asked for is asked of the other.
+    ask_all("with one of them");
+    decode.await_well("it has one");
+    let before = bytes(&prefills[1]);
+    prefills[0] = Deployment::prefill(controls[0]);
+    until("the first one is used again", || {
+        ask(decode.address, &texts[3]).and(if bytes(&prefills[0]) > 0 { Ok(()) } else { Err("unused".into()) })
+    });
+    assert!(before > 0);
+    decode.await_idle("decode is idle");
+}
+
+/// `sm120 pd` has no last word when it is killed: its servers notice, finish what they have and end.
+#[test]
+fn a_deployment_that_is_killed_leaves_nothing_behind() {
+    let _alone = alone();
+    let long = Text::new(97, 40, 800).streamed();
+    let one = expected(std::slice::from_ref(&long));
+    let mut pd = Process::half("pd", &["--port", "0"]);
+    let servers = Children::of(&pd);
+    assert_eq!(servers.0.len(), 2, "{:?}", pd.said());
+    let decode = servers.0.iter().find(|server| server.name == "decode 0").expect("there is one").address;
+    let running = std::thread::spawn(move || ask(decode, &long));
+    until("the text is being computed", || {
+        let (_, text) = get(decode, "/metrics").map_err(|error| error.to_string())?;
+        if text.contains("sm120_engine_running_requests 1") { Ok(()) } else { Err(text) }
+    });
+    pd.kill();
+    for server in &servers.0 {
+        until(&format!("{} ends", server.name), || match TcpStream::connect(server.address) {
+            Ok(_) => Err("it listens"),
+            Err(_) => Ok(()),
+        });
+    }
+    assert_eq!(running.join().expect("an end").as_ref(), Ok(&one[0]), "answers under way are finished");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Servers as processes, and a client that tells an answer from half an answer.
 
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Beyond this something hangs. Much more than the 2 s of silence or the 5 s of a handshake after which requests fail.
@@ -15,11 +16,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Where the random checkpoint lies; removed with the operating system's temporary files.
 static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut make = Command::new(env!("CARGO_BIN_EXE_sm120"));
+    let mut make = Command::new(program());
     make.current_dir(folder.path()).args(["make-checkpoint", "tiny", "--preset", "tiny", "--store", "fp32"]);
     assert!(make.output().expect("the command starts").status.success());
     folder
 });
+
+/// The command: this build's, or one that has more transports, named by an absolute path.
+fn program() -> OsString {
+    std::env::var_os("SM120_TEST_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_sm120").into())
+}
 
 /// One deployment at a time: peers are lost after 2 s of silence, which many processes on few cores would not keep.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -36,19 +42,23 @@ pub(crate) fn free_port() -> u16 {
 /// A server that is killed with its test.
 pub(crate) struct Process {
     child: Child,
+    said: Arc<Mutex<Vec<String>>>,
     pub(crate) address: SocketAddr,
 }
 
 impl Process {
     pub(crate) fn start(options: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sm120"));
+        let mut command = Command::new(program());
         // What a server logs appears when its test fails; nobody has to read it while it runs.
         command.current_dir(FOLDER.path()).args(options).env("SM120_LOG", "warn").stdout(Stdio::piped());
         let mut child = command.spawn().expect("the command starts");
         let output = child.stdout.take().expect("a pipe");
         let (found, address) = channel();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let says = Arc::clone(&said);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
+                says.lock().unwrap_or_else(PoisonError::into_inner).push(line.clone());
                 if let Some(Ok(address)) = line.strip_prefix("listening on http://").map(str::parse) {
                     // Only the first is waited for.
                     let _ = found.send(address);
@@ -59,13 +69,35 @@ impl Process {
         if address.is_err() {
             let _ = child.kill();
         }
-        Self { child, address: address.unwrap_or_else(|_| panic!("{options:?}: it does not say where it listens")) }
+        Self {
+            child,
+            said,
+            address: address.unwrap_or_else(|_| panic!("{options:?}: it does not say where it listens")),
+        }
     }
 
     /// A server of one process or a half; every text is computed anew, so that pools are full when nothing runs.
     pub(crate) fn half(role: &str, options: &[&str]) -> Self {
         let model = ["--model", "tiny", "--device", "host", "--context", "900", "--no-prefix-cache"];
-        Self::start(&[&[role], &model[..], options].concat())
+        let transport = std::env::var("SM120_TEST_TRANSPORT");
+        let transport = match &transport {
+            Ok(transport) if role != "serve" => &["--transport", transport.as_str()][..],
+            Ok(_) | Err(_) => &[],
+        };
+        Self::start(&[&[role], &model[..], transport, options].concat())
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Until `/health` is 503 with a reason that contains all of these.
+    pub(crate) fn await_unwell(&self, reasons: &[&str]) {
+        until("it is not well", || match get(self.address, "/health") {
+            Ok((503, body)) if reasons.iter().all(|reason| body.contains(reason)) => Ok(()),
+            other => Err(other),
+        });
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -129,6 +161,34 @@ impl Drop for Process {
     }
 }
 
+/// Servers that a deployment has started, as it names them; killed in the end if that is not theirs.
+pub(crate) struct Children(pub(crate) Vec<Server>);
+
+pub(crate) struct Server {
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
+    process: u32,
+}
+
+impl Children {
+    pub(crate) fn of(deployment: &Process) -> Self {
+        let server = |line: &String| {
+            let (name, rest) = line.split_once(" at http://")?;
+            let (address, process) = rest.split_once(", process ")?;
+            Some(Server { name: name.into(), address: address.parse().ok()?, process: process.parse().ok()? })
+        };
+        Self(deployment.said().iter().filter_map(server).collect())
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for server in self.0.iter().filter(|server| TcpStream::connect(server.address).is_ok()) {
+            let _ = Command::new("sh").args(["-c", &format!("kill -KILL {}", server.process)]).status();
+        }
+    }
+}
+
 /// A router in front of a decode server that asks a prefill server.
 pub(crate) struct Deployment {
     pub(crate) prefill: Process,
@@ -154,8 +214,13 @@ impl Deployment {
     }
 
     pub(crate) fn decode(control: SocketAddr, port: u16) -> Process {
+        Self::decode_of(&[control], port)
+    }
+
+    pub(crate) fn decode_of(controls: &[SocketAddr], port: u16) -> Process {
         let port = port.to_string();
-        Process::half("decode", &["--port", &port, "--verify-transfers", "--prefill", &control.to_string()])
+        let controls = controls.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        Process::half("decode", &["--port", &port, "--verify-transfers", "--prefill", &controls])
     }
 
     /// Asks, in a thread of its own.

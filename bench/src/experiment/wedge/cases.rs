@@ -75,13 +75,16 @@ const fn seconds(seconds: u64) -> Option<Duration> {
 /// What a router says to requests while its only server is not well, and what they are told whose answer broke off.
 const UNWELL: &str = "no decode server can take the request";
 
+/// What a decode server says to requests while its only prefill server is not there.
+const ALONE: &str = "no prefill server";
+
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "prefill-stopped",
         act: Act::Stop(Who::Prefill),
         both: &[],
         seen: None,
-        reasons: &["PeerLost", UNWELL],
+        reasons: &["PeerLost", ALONE, UNWELL],
         // 2 s of silence, and what a busy machine adds.
         within: seconds(4),
     },
@@ -90,7 +93,7 @@ pub(super) const CASES: &[Case] = &[
         act: Act::Stop(Who::Decode),
         both: &[],
         seen: Some((Who::Router, "no decode server is well")),
-        reasons: &["PeerLost", UNWELL],
+        reasons: &["PeerLost", ALONE, UNWELL],
         within: None,
     },
     Case {
@@ -112,7 +115,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "decode-rank-withheld",
         act: Act::End(Who::Decode, "exchange:0=withhold#80"),
-        both: &["--step-seconds", "4"],
+        both: &["--step-timeout", "4s"],
         seen: Some((Who::Decode, "rank 0")),
         reasons: &["no answer of rank 0 within 4s", "the engine", "broke off", UNWELL],
         within: seconds(6),
@@ -122,7 +125,7 @@ pub(super) const CASES: &[Case] = &[
         act: Act::Rule(Who::Decode, "poll=delay(4000)#1500"),
         both: &[],
         seen: Some((Who::Decode, "transfer 0")),
-        reasons: &["PeerLost", UNWELL],
+        reasons: &["PeerLost", ALONE, UNWELL],
         within: seconds(6),
     },
     Case {
@@ -131,7 +134,7 @@ pub(super) const CASES: &[Case] = &[
         act: Act::Rule(Who::Prefill, "completion=never-end#12"),
         both: &["--arena-texts", "1"],
         seen: None,
-        reasons: &["NoProgress", "TornDown", "PeerLost", UNWELL],
+        reasons: &["NoProgress", "TornDown", "PeerLost", ALONE, UNWELL],
         // 5 s without a layer, then 5 s for a proof of quiet before the connection is torn down.
         within: seconds(13),
     },
@@ -140,7 +143,7 @@ pub(super) const CASES: &[Case] = &[
         act: Act::Kill(Who::Prefill),
         both: &[],
         seen: None,
-        reasons: &["PeerLost", UNWELL],
+        reasons: &["PeerLost", ALONE, UNWELL],
         within: seconds(4),
     },
 ];

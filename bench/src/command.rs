@@ -1,14 +1,16 @@
-//! `sm120`: see [`bench::cli`].
+//! The command behind [`crate::cli`]: what it says and the status it ends with.
 
-use bench::cli::{Cli, Command, DevicesArgs, InspectArgs, MakeCheckpointArgs, MutantsArgs, ParityArgs, PlanArgs};
-use bench::e2e::{self, E2eArgs, E2eReport};
-use bench::experiment::ExperimentArgs;
-use bench::generate::{self, GenerateArgs};
-use bench::host_ops::{self, BenchHostArgs};
-use bench::report::{self, Report};
-use bench::serve::{self, ServeError};
-use bench::{checkpoints, deployment, devices, halves, job, mutants, plan};
+use crate::cli::{Cli, Command, DevicesArgs, InspectArgs, MakeCheckpointArgs, MutantsArgs, ParityArgs, PlanArgs};
+use crate::e2e::{self, E2eArgs, E2eReport};
+use crate::experiment::ExperimentArgs;
+use crate::generate::{self, GenerateArgs};
+use crate::halves::Transports;
+use crate::host_ops::{self, BenchHostArgs};
+use crate::report::{self, Report};
+use crate::serve::{self, ServeError};
+use crate::{checkpoints, deployment, devices, halves, job, mutants, plan};
 use clap::Parser;
+use clap::error::{ContextKind, ErrorKind};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -36,16 +38,27 @@ macro_rules! outln {
 
 type Failure = Box<dyn std::error::Error>;
 
-fn main() -> ExitCode {
-    let cli = Cli::parse();
+/// Runs the command line of this process, in a build that has these transports.
+pub fn run(transports: Transports) -> ExitCode {
+    let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match variable_to_blame(&error, &words, std::env::var("SM120_DEVICE").ok().as_deref()) {
+            Some(text) => return failed(text),
+            None => error.exit(),
+        },
+    };
+    if let Err(text) = check_threads(std::env::var("RAYON_NUM_THREADS").ok().as_deref()) {
+        return failed(text);
+    }
     match &cli.command {
         Some(Command::Serve(args)) => return server(|quiet, say| serve::run(args, quiet, say)),
-        Some(Command::Prefill(args)) => return server(|quiet, say| halves::prefill(args, quiet, say)),
-        Some(Command::Decode(args)) => return server(|quiet, say| halves::decode(args, quiet, say)),
+        Some(Command::Prefill(args)) => return server(|quiet, say| halves::prefill(args, transports, quiet, say)),
+        Some(Command::Decode(args)) => return server(|quiet, say| halves::decode(args, transports, quiet, say)),
         Some(Command::Router(args)) => return server(|_, say| deployment::router(args, say)),
         Some(Command::Pd(args)) => {
             let line = std::env::args_os().skip_while(|word| word != "pd").skip(1);
-            return server(|_, say| deployment::pd(args, line, say));
+            return server(|_, say| deployment::pd(args, transports, line, say));
         }
         _ => {}
     }
@@ -68,11 +81,35 @@ fn main() -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            // Where standard error takes nothing, the status still tells.
-            let _ = writeln!(std::io::stderr(), "sm120: {error}");
-            ExitCode::from(2)
+        Err(error) => failed(error),
+    }
+}
+
+/// Says why nothing was done.
+fn failed(why: impl std::fmt::Display) -> ExitCode {
+    // Where standard error takes nothing, the status still tells.
+    let _ = writeln!(std::io::stderr(), "sm120: {why}");
+    ExitCode::from(2)
+}
+
+/// A device that nobody wrote on the command line comes from the environment, and is to be corrected there.
+fn variable_to_blame(error: &clap::Error, words: &[String], device: Option<&str>) -> Option<String> {
+    let about = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+    let of_device = error.kind() == ErrorKind::InvalidValue && about.starts_with("--device");
+    let written = words.iter().any(|word| word == "--device" || word.starts_with("--device="));
+    let device = device.filter(|_| of_device && !written)?;
+    Some(format!("SM120_DEVICE: expected host, emulated or cuda, got `{device}`"))
+}
+
+/// Threads that the system may not have are no thread at all: rayon ends the process when it cannot start one.
+fn check_threads(variable: Option<&str>) -> Result<(), String> {
+    const MOST: u64 = 1024;
+    match variable.map(str::parse::<u64>) {
+        Some(Ok(threads)) if threads > MOST => {
+            Err(format!("RAYON_NUM_THREADS: expected at most {MOST}, got {threads}"))
         }
+        Some(Err(_)) => Err(format!("RAYON_NUM_THREADS: expected a number, got `{}`", variable.unwrap_or_default())),
+        Some(Ok(_)) | None => Ok(()),
     }
 }
 
@@ -139,7 +176,7 @@ fn end_to_end(args: &E2eArgs) -> Result<bool, Failure> {
 /// Runs an experiment; its figure is the last line.
 fn experiment(args: &ExperimentArgs) -> Result<bool, Failure> {
     let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-    let answer = bench::experiment::run(args, &format!("sm120 {command}"))?;
+    let answer = crate::experiment::run(args, &format!("sm120 {command}"))?;
     outln!("{}\n{}", answer.table(), answer.figure);
     Ok(answer.passes())
 }
@@ -281,4 +318,31 @@ fn main_job(folder: &Path, json: Option<&Path>) -> Result<bool, Failure> {
         outln!("end to end: requests FAILED, or C = 1 and C = 32 gave different texts");
     }
     Ok(failed == 0 && !report.parity.is_empty() && served)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_of_the_environment_is_blamed_there() {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        // What clap says of a bad variable, it says of a bad option too.
+        let error = Cli::try_parse_from(["sm120", "parity", "--device", "gpu"]).expect_err("no such device");
+        let blamed = variable_to_blame(&error, &words("sm120 parity"), Some("gpu"));
+        assert_eq!(blamed.as_deref(), Some("SM120_DEVICE: expected host, emulated or cuda, got `gpu`"));
+        for line in ["sm120 parity --device gpu", "sm120 parity --device=gpu"] {
+            assert_eq!(variable_to_blame(&error, &words(line), Some("gpu")), None, "{line}");
+        }
+        let other = Cli::try_parse_from(["sm120", "parity", "--size", "gpu"]).expect_err("no such size");
+        assert_eq!(variable_to_blame(&other, &words("sm120 parity"), Some("gpu")), None);
+    }
+
+    #[test]
+    fn more_threads_than_a_system_has_are_refused() {
+        assert_eq!([None, Some("0"), Some("2"), Some("1024")].map(check_threads), [const { Ok(()) }; 4]);
+        let refused = "RAYON_NUM_THREADS: expected at most 1024, got 100000";
+        assert_eq!(check_threads(Some("100000")), Err(refused.to_owned()));
+        assert!(check_threads(Some("two")).is_err());
+    }
 }

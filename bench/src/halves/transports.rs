@@ -1,0 +1,70 @@
+//! What carries pages from one half to the other.
+
+use crate::serve::ServeError;
+use clap::ValueEnum;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use transfer::fault::Faults;
+use transfer::transport::tcp::Tcp;
+use transfer::transport::{Transport, TransportError};
+
+/// Transport on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TransportKind {
+    /// Sockets; in every build.
+    Tcp,
+    /// NIXL: RDMA, shared memory or tcp, as UCX finds them; only in `sm120-nixl`, of engine/transfer-nixl/sm120.
+    Nixl,
+}
+
+/// Makes the transport of a rank.
+pub type Make = fn() -> Result<Box<dyn Transport>, TransportError>;
+
+/// The transports that a build has beside tcp.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Transports {
+    /// NIXL's needs a C++ compiler and libclang to build, which nothing else does.
+    pub nixl: Option<Make>,
+}
+
+impl Transports {
+    /// A transport per rank. Made before anything else of a half: what is missing is said before weights are loaded.
+    ///
+    /// # Errors
+    /// A build without it, a library that is not there, an address that is not this machine's.
+    pub(crate) fn of_ranks(
+        self,
+        kind: TransportKind,
+        ranks: u32,
+        host: IpAddr,
+        faults: &Arc<Faults>,
+    ) -> Result<Vec<Box<dyn Transport>>, ServeError> {
+        let make = |_| -> Result<Box<dyn Transport>, TransportError> {
+            match (kind, self.nixl) {
+                (TransportKind::Tcp, _) => Ok(Box::new(Tcp::bind(SocketAddr::new(host, 0), Arc::clone(faults))?)),
+                (TransportKind::Nixl, Some(make)) => make(),
+                (TransportKind::Nixl, None) => {
+                    Err(TransportError::System { transport: "nixl", reason: MISSING.into() })
+                }
+            }
+        };
+        (0..ranks).map(make).collect::<Result<_, _>>().map_err(ServeError::Transport)
+    }
+}
+
+const MISSING: &str = "sm120 is built without it; sm120-nixl has it: cargo build --release --manifest-path engine/transfer-nixl/sm120/Cargo.toml";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_nixl_says_how_to_get_one() {
+        let faults = Arc::new(Faults::none());
+        let host = IpAddr::from([127, 0, 0, 1]);
+        let of = |kind| Transports::default().of_ranks(kind, 2, host, &faults);
+        assert_eq!(of(TransportKind::Tcp).expect("in every build").len(), 2);
+        let why = of(TransportKind::Nixl).map(|made| made.len()).expect_err("not in this one").to_string();
+        assert!(why.starts_with("transport nixl: sm120 is built without it; sm120-nixl has it: "), "{why}");
+    }
+}
