@@ -4,7 +4,7 @@
 mod shown;
 mod thread;
 
-pub use shown::{PoolUse, Snapshot};
+pub use shown::{HostUse, PoolUse, Snapshot};
 pub use thread::{Bell, Client, EngineThread, Ticket};
 
 use std::sync::Arc;

@@ -54,6 +54,23 @@ impl HostSizes {
             _ => 0,
         }
     }
+
+    /// Compressed slots for every window slot: texts are saved page by page, and window pages only where one may be resumed.
+    pub const COMPRESSED_PER_WINDOW: u32 = 8;
+
+    /// So many compressed slots, with the window slots that go with them.
+    pub fn of_pages(compressed_slots: u32) -> Self {
+        Self { compressed_slots, window_slots: compressed_slots.div_ceil(Self::COMPRESSED_PER_WINDOW) }
+    }
+}
+
+/// Bytes of a slot, all layers, on one rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SlotBytes {
+    /// Of a compressed page.
+    pub compressed: u64,
+    /// Of a window page.
+    pub window: u64,
 }
 
 /// A node; ids are not used twice.

@@ -27,9 +27,10 @@ mod slots;
 
 pub use slots::{MemorySlots, SlotStore};
 
-use crate::geometry::CacheGeometry;
-use crate::handover::{Handover, layout};
-use crate::host_cache::HostSizes;
+use crate::engine::Bell;
+use crate::geometry::{CacheGeometry, PoolName};
+use crate::handover::{Handover, class, layout};
+use crate::host_cache::{HostSizes, SlotBytes};
 use crate::pools::PoolSizes;
 use disk::{FileSlots, Summed, TieredSlots};
 use port::CopierPort;
@@ -72,6 +73,8 @@ pub struct HostTierConfig {
     pub deadline: Duration,
     /// Faults at [`HostSave`](transfer::fault::Point::HostSave) and [`HostLoad`](transfer::fault::Point::HostLoad).
     pub faults: Arc<Faults>,
+    /// Rung when a copy gets on: the engine's thread may wait for that.
+    pub bell: Bell,
 }
 
 impl HostTierConfig {
@@ -85,6 +88,7 @@ impl HostTierConfig {
             staging_bytes: 1 << 20,
             deadline: Duration::from_secs(10),
             faults: Arc::new(Faults::none()),
+            bell: Bell::new(),
         }
     }
 
@@ -111,6 +115,38 @@ impl HostTierConfig {
     /// As [`HostTierConfig::layout`].
     pub fn disk_bytes(&self, geometry: &CacheGeometry) -> Result<u64, LayoutError> {
         self.disk.as_ref().map_or(Ok(0), |disk| Ok(layout(geometry, pool_sizes(disk.sizes))?.bytes()))
+    }
+
+    /// The most slots that take no more than `budget` bytes of a rank, staging buffers included, one window slot for every
+    /// [`COMPRESSED_PER_WINDOW`](HostSizes::COMPRESSED_PER_WINDOW) compressed ones.
+    ///
+    /// # Errors
+    /// The bytes that one of each take, where those are more.
+    pub fn within(budget: u64, geometry: &CacheGeometry) -> Result<Self, u64> {
+        let of = |slots: u32| Self::new(HostSizes::of_pages(slots));
+        let bytes = |slots: u32| of(slots).bytes(geometry).unwrap_or(u64::MAX);
+        if bytes(1) > budget {
+            return Err(bytes(1));
+        }
+        let (mut most, mut too_many) = (1, geometry.shape.max_pages());
+        while most + 1 < too_many {
+            let middle = most + (too_many - most) / 2;
+            *(if bytes(middle) <= budget { &mut most } else { &mut too_many }) = middle;
+        }
+        Ok(of(most))
+    }
+
+    /// Bytes of a slot of either kind.
+    ///
+    /// # Errors
+    /// As [`HostTierConfig::layout`].
+    pub fn slot_bytes(&self, geometry: &CacheGeometry) -> Result<SlotBytes, LayoutError> {
+        let layout = self.layout(geometry)?;
+        let of = |pool| {
+            let items = layout.items().iter().filter(|item| item.spec.class == class(pool));
+            items.map(|item| item.spec.page_bytes).sum()
+        };
+        Ok(SlotBytes { compressed: of(PoolName::Compressed), window: of(PoolName::Window) })
     }
 
     /// Bytes of host memory that a rank's tier takes: slots, and staging buffers both ways.
@@ -254,7 +290,7 @@ impl HostTier {
         let buffer_bytes = config.buffer_bytes(layout) as usize;
         let summed = Summed::new(config.verify, config.disk.as_ref().map(|_| config.sizes));
         let slots = Slots::new(layout.clone(), store, summed, Arc::clone(&config.faults));
-        let port = CopierPort::start(slots, config.buffers(), buffer_bytes, config.deadline)?;
+        let port = CopierPort::start(slots, config.buffers(), buffer_bytes, config)?;
         Ok(Self { handover, port, buffer_bytes, bytes: config.bytes(geometry)?, summed })
     }
 

@@ -1,6 +1,7 @@
 //! What the loop shows of itself to other threads.
 
 use super::Turns;
+use crate::host_cache::HostStats;
 use crate::pools::{Pool, PoolKind};
 use crate::progress::Part;
 use crate::scheduler::{Scheduler, SchedulerStats};
@@ -21,6 +22,38 @@ impl PoolUse {
     }
 }
 
+/// The tier in host memory, as the scheduler has it; every rank has the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct HostUse {
+    /// Slots of compressed pages.
+    pub compressed: PoolUse,
+    /// Slots of window pages.
+    pub window: PoolUse,
+    /// Bytes of the slots that hold something, on one rank.
+    pub used_bytes: u64,
+    /// Requests whose beginnings are being copied back.
+    pub loading: usize,
+    /// Counts since the start.
+    pub stats: HostStats,
+}
+
+impl HostUse {
+    fn of(scheduler: &Scheduler) -> Option<Self> {
+        let cache = scheduler.host_cache()?;
+        let (compressed, window) = cache.pools();
+        let (compressed, window) = (PoolUse::of(compressed), PoolUse::of(window));
+        let bytes = scheduler.host_slot_bytes();
+        let used = |pool: PoolUse, bytes: u64| u64::from(pool.pages - pool.free) * bytes;
+        Some(Self {
+            compressed,
+            window,
+            used_bytes: used(compressed, bytes.compressed) + used(window, bytes.window),
+            loading: scheduler.num_loading(),
+            stats: cache.stats(),
+        })
+    }
+}
+
 /// What the loop last said about itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Snapshot {
@@ -36,6 +69,8 @@ pub struct Snapshot {
     pub window: PoolUse,
     /// Rings of running requests.
     pub requests: PoolUse,
+    /// Host memory under the prefix cache, if there is any.
+    pub host: Option<HostUse>,
 }
 
 impl Snapshot {
@@ -48,6 +83,7 @@ impl Snapshot {
             compressed: PoolUse::of(&pools.compressed),
             window: PoolUse::of(&pools.window),
             requests: PoolUse::of(&pools.requests),
+            host: HostUse::of(scheduler),
         }
     }
 }

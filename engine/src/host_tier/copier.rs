@@ -5,6 +5,7 @@
 
 use super::parts::Parts;
 use super::slots::Slots;
+use crate::engine::Bell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -80,11 +81,17 @@ pub(super) struct Copier {
     free: Vec<Buffer>,
     jobs: Receiver<Job>,
     news: Sender<News>,
+    bell: Bell,
 }
 
 impl Copier {
-    pub(super) fn new(slots: Slots, free: Vec<Buffer>, jobs: Receiver<Job>, news: Sender<News>) -> Self {
-        Self { slots, loads: Vec::new(), free, jobs, news }
+    pub(super) fn new(
+        slots: Slots,
+        free: Vec<Buffer>,
+        jobs: Receiver<Job>,
+        (news, bell): (Sender<News>, Bell),
+    ) -> Self {
+        Self { slots, loads: Vec::new(), free, jobs, news, bell }
     }
 
     /// Until the rank is gone.
@@ -120,6 +127,7 @@ impl Copier {
     /// The rank may be gone; then there will be no next job.
     fn say(&self, news: News) {
         let _ = self.news.send(news);
+        self.bell.ring();
     }
 
     fn take(&mut self, job: Job) {

@@ -1,10 +1,10 @@
 //! The rank's end of the copy engine: jobs out, news in, and what is known of every copy.
 
-use super::HostTierError;
 use super::copier::{Buffer, Copier, Job, News};
 use super::copy::Copy;
 use super::parts::Parts;
 use super::slots::Slots;
+use super::{HostTierConfig, HostTierError};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
@@ -49,19 +49,19 @@ impl CopierPort {
         slots: Slots,
         buffers: u32,
         buffer_bytes: usize,
-        deadline: Duration,
+        config: &HostTierConfig,
     ) -> Result<Self, HostTierError> {
         let make = || (0..buffers).map(|_| vec![0; buffer_bytes].into_boxed_slice()).collect::<Vec<_>>();
         let (jobs, inbox) = sync_channel(QUEUE);
         let (outbox, news) = channel();
-        let copier = Copier::new(slots, make(), inbox, outbox);
+        let copier = Copier::new(slots, make(), inbox, (outbox, config.bell.clone()));
         let thread = std::thread::Builder::new().name("host copies".into());
         let thread = thread.spawn(move || copier.run()).map_err(HostTierError::Thread)?;
         Ok(Self {
             jobs: Some(jobs),
             news,
             thread: Some(thread),
-            deadline,
+            deadline: config.deadline,
             free: make(),
             staged: VecDeque::new(),
             copies: BTreeMap::new(),

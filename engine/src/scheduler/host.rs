@@ -17,7 +17,7 @@ mod loads;
 mod saves;
 
 use super::Scheduler;
-use crate::host_cache::{HostCache, HostHit, HostOrders, HostSizes, HostStats, Save};
+use crate::host_cache::{HostCache, HostHit, HostOrders, HostSizes, HostStats, Save, SlotBytes};
 use crate::ids::SequenceId;
 use crate::pools::{Compressed, PageRef, Window};
 use crate::prefix::NodeId;
@@ -45,12 +45,14 @@ pub struct HostConfig {
     pub policy: HostPolicy,
     /// Copies to the host under way at most, and as many back.
     pub max_copies: u32,
+    /// Bytes of a slot, for those who look.
+    pub slot_bytes: SlotBytes,
 }
 
 impl HostConfig {
     /// Up to 64 copies each way.
     pub fn new(sizes: HostSizes, policy: HostPolicy) -> Self {
-        Self { sizes, policy, max_copies: 64 }
+        Self { sizes, policy, max_copies: 64, slot_bytes: SlotBytes::default() }
     }
 }
 
@@ -188,6 +190,11 @@ impl Scheduler {
     /// Counts of the tier since the start.
     pub fn host_stats(&self) -> HostStats {
         self.host_cache().map(HostCache::stats).unwrap_or_default()
+    }
+
+    /// Bytes of a slot.
+    pub fn host_slot_bytes(&self) -> SlotBytes {
+        self.host.as_ref().map(|host| host.config.slot_bytes).unwrap_or_default()
     }
 
     /// Whether copies hold pages that return without anybody giving way: those that saves read, those of loads that are dropped,

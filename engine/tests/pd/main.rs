@@ -5,6 +5,7 @@
 mod fake;
 mod gate;
 mod handover;
+mod host;
 mod linked;
 mod pair;
 mod stalls;

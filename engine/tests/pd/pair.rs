@@ -9,12 +9,14 @@ use engine::coordinator::{Coordinator, Decode, Prefill};
 use engine::engine::{Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape};
 use engine::handover::{Handover, RankParts, RankRooms};
+use engine::host_cache::HostSizes;
+use engine::host_tier::{HostTier, HostTierConfig};
 use engine::ids::{SequenceId, TokenId};
 use engine::model::cache::Caches;
 use engine::model::{Limits, Model, Numerics, Parts, RankShape, load};
 use engine::pools::PoolSizes;
 use engine::runner::{RunError, Runner};
-use engine::scheduler::{Scheduler, SchedulerConfig};
+use engine::scheduler::{HostConfig, HostPolicy, Scheduler, SchedulerConfig};
 use engine::sequence::{Event, FinishReason, Request};
 use engine::step::Sampling;
 use kernel_bindings::host::HostOps;
@@ -61,12 +63,16 @@ pub(crate) struct Setup {
     /// Compressed pages of either arena; window pages follow.
     pub(crate) arena: u32,
     pub(crate) per_page: bool,
+    /// Host memory of either side.
+    pub(crate) host: Option<HostPolicy>,
     pub(crate) numerics: Numerics,
     pub(crate) manners: Manners,
     /// Of either side, where no driver is between them.
     pub(crate) faults: &'static str,
     pub(crate) seed: u64,
 }
+
+const SLOTS: HostSizes = HostSizes { compressed_slots: 24, window_slots: 12 };
 
 /// The two engines.
 pub(crate) struct Pair {
@@ -87,6 +93,7 @@ impl Setup {
             pages: 48,
             arena: 8,
             per_page: false,
+            host: None,
             numerics: fp8(),
             manners: Manners { delay: 3, ..Manners::default() },
             faults: "",
@@ -116,15 +123,18 @@ impl Setup {
             max_context: CONTEXT,
             prefix_cache: self.prefix_cache,
             speculation: self.mtp,
-            host: None,
+            host: self.host.map(|policy| HostConfig::new(SLOTS, policy)),
         };
         Scheduler::new(limits, self.shape(), sizes).expect("limits that fit")
     }
 
     pub(crate) fn runner(&self, sizes: PoolSizes, rooms: Vec<RankRooms>) -> Runner {
         let setup = self.clone();
-        let rooms = rooms.into_iter().map(RankParts::from).collect();
-        let runner = Runner::start_with_parts(self.ranks, self.shape(), rooms, move |rank, collective| {
+        let mut rooms = rooms.into_iter();
+        let tier = HostTierConfig { verify: true, ..HostTierConfig::new(SLOTS) };
+        let host = || self.host.map(|_| HostTier::new(&self.geometry(), &tier).expect("starts"));
+        let parts = (0..self.ranks).map(|_| RankParts { rooms: rooms.next(), host: host() }).collect();
+        let runner = Runner::start_with_parts(self.ranks, self.shape(), parts, move |rank, collective| {
             setup.model(rank, collective, sizes)
         });
         runner.expect("ranks start")
