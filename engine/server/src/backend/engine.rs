@@ -1,7 +1,7 @@
 //! The engine of this process.
 
 use super::{Backend, Figure, FigureKind, Refusal, Update, Updates};
-use engine::engine::{Client, EngineThread};
+use engine::engine::{Client, EngineThread, HostUse, PoolUse};
 use engine::ids::SequenceId;
 use engine::progress::PartState;
 use engine::scheduler::AddError;
@@ -95,7 +95,7 @@ impl Backend for EngineBackend {
         put("sm120_engine_waiting_requests", Gauge, "Requests without pages.", now.waiting as f64);
         put("sm120_engine_running_requests", Gauge, "Requests that take part in steps.", now.running as f64);
         let pools = [("compressed", now.compressed), ("window", now.window), ("request", now.requests)];
-        let of_pool = |name, help, value: fn(engine::engine::PoolUse) -> u32| {
+        let of_pool = |name, help, value: fn(PoolUse) -> u32| {
             pools.map(|(pool, pages)| Figure {
                 name,
                 help,
@@ -106,6 +106,43 @@ impl Backend for EngineBackend {
         };
         figures.extend(of_pool("sm120_pool_pages", "Pages of a pool.", |pool| pool.pages));
         figures.extend(of_pool("sm120_pool_free_pages", "Pages that nobody holds.", |pool| pool.free));
+        figures.extend(now.host.iter().flat_map(host_figures));
         figures
     }
+}
+
+/// Host memory under the prefix cache, on one rank.
+fn host_figures(host: &HostUse) -> Vec<Figure> {
+    use FigureKind::{Counter, Gauge};
+    let figure = |name, kind, help, value: f64| Figure { name, help, kind, labels: Vec::new(), value };
+    let of_slots = |name, help, value: fn(PoolUse) -> u32| {
+        [("compressed", host.compressed), ("window", host.window)].map(|(pool, slots)| Figure {
+            name,
+            help,
+            kind: Gauge,
+            labels: vec![("pool", pool.to_owned())],
+            value: f64::from(value(slots)),
+        })
+    };
+    let stats = host.stats;
+    let counts = [
+        ("sm120_host_cache_saved_total", "Copies into host memory that were finished.", stats.saved),
+        ("sm120_host_cache_not_saved_total", "Copies that failed or had no room.", stats.not_saved),
+        ("sm120_host_cache_hits_total", "Beginnings copied back.", stats.hits),
+        ("sm120_host_cache_hit_tokens_total", "Tokens of those.", stats.hit_tokens),
+        ("sm120_host_cache_loads_failed_total", "Copies back that failed; the text was computed.", stats.loads_failed),
+        ("sm120_host_cache_evicted_total", "Texts dropped for others.", stats.evicted),
+    ];
+    let mut figures: Vec<Figure> =
+        counts.into_iter().map(|(name, help, count)| figure(name, Counter, help, count as f64)).collect();
+    figures.push(figure(
+        "sm120_host_cache_bytes",
+        Gauge,
+        "Bytes of slots in use, on one rank.",
+        host.used_bytes as f64,
+    ));
+    figures.push(figure("sm120_host_cache_loading", Gauge, "Requests that are copied back.", host.loading as f64));
+    figures.extend(of_slots("sm120_host_cache_slots", "Slots of host memory.", |slots| slots.pages));
+    figures.extend(of_slots("sm120_host_cache_free_slots", "Slots that hold nothing.", |slots| slots.free));
+    figures
 }
