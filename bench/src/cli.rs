@@ -8,6 +8,7 @@ use crate::halves::{DecodeArgs, PrefillArgs};
 use crate::host_ops::BenchHostArgs;
 use crate::plan::parse_bytes;
 use crate::serve::ServeArgs;
+use crate::serving::{HostBytes, parse_host_bytes};
 use crate::serving::{IndexK, Kv};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -216,6 +217,12 @@ pub struct PlanArgs {
     /// Bytes of all weights, or `auto`.
     #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = weight_bytes)]
     pub weights: WeightBytes,
+    /// Host memory of every rank for beginnings of texts that the card has lost, or `off`; it is not memory of the card.
+    #[arg(long, default_value = "off", value_name = "BYTES|off", value_parser = parse_host_bytes)]
+    pub host_cache: HostBytes,
+    /// Texts of --context tokens that can be on their way between prefill and decode; 0 in one process.
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4_096))]
+    pub arena_texts: u32,
     /// Running requests.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub max_requests: u32,

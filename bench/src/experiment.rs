@@ -3,12 +3,14 @@
 
 mod abort_cascade;
 mod corruption;
+mod recall;
 mod servers;
 mod transfer;
 mod wedge;
 
 pub use abort_cascade::AbortCascadeArgs;
 pub use corruption::CorruptionArgs;
+pub use recall::RecallArgs;
 pub use transfer::TransferArgs;
 pub use wedge::WedgeArgs;
 
@@ -34,6 +36,9 @@ pub enum Question {
     AbortCascade(AbortCascadeArgs),
     /// Concurrent sessions of several turns with common beginnings: in how many do tokens differ from those of one process?
     Corruption(CorruptionArgs),
+    /// Long prompts in turn, of which the device has always lost the next: the first token with host memory and without, and is it
+    /// the same text?
+    Recall(RecallArgs),
     /// Rounds of long prompts: how fast do pages move, beside a plain socket of this machine?
     Transfer(TransferArgs),
     /// One part after another is stuck or dead while clients run: who notices after how long, what are the clients told, and does
@@ -173,6 +178,7 @@ pub fn run(args: &ExperimentArgs, command: &str) -> Result<Answer, ExperimentErr
     let (answer, folder) = match &args.question {
         Question::AbortCascade(args) => (abort_cascade::run(args)?, &args.deployment.report),
         Question::Corruption(args) => (corruption::run(args)?, &args.deployment.report),
+        Question::Recall(args) => (recall::run(args)?, &args.report),
         Question::Transfer(args) => (transfer::run(args)?, &args.deployment.report),
         Question::Wedge(args) => (wedge::run(args)?, &args.deployment.report),
     };

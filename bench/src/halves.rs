@@ -150,9 +150,9 @@ fn schedule(config: &ModelConfig) -> String {
     config.layers.iter().map(letter).collect()
 }
 
-fn arena_sizes(args: &HalfArgs, geometry: &CacheGeometry, context: u32) -> PoolSizes {
+/// Pages of an arena that holds this many texts of `context` tokens, the same on both sides.
+pub(crate) fn arena_sizes(texts: u32, geometry: &CacheGeometry, context: u32) -> PoolSizes {
     let shape = &geometry.shape;
-    let texts = args.arena_texts;
     PoolSizes {
         compressed_pages: texts.saturating_mul(shape.compressed_pages(context)),
         // What a text needs at its end: the pages of its window.
@@ -176,10 +176,10 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
     let config = checkpoint.config().clone();
     let rule = serve.model.numerics(&config)?.scale_rule;
     let hash = checkpoint.fingerprint();
-    let (bell, tp) = (Bell::new(), serve.model.tp);
+    let tp = serve.model.tp;
     let mut drivers = Vec::new();
-    let rooms = |geometry: &CacheGeometry| {
-        let sizes = arena_sizes(args, geometry, context);
+    let rooms = |geometry: &CacheGeometry, bell: &Bell| {
+        let sizes = arena_sizes(args.arena_texts, geometry, context);
         let (kv_dtype, index_k_dtype) = dtypes(geometry, rule);
         let word = match wires.side {
             Side::Prefill => "prefill",
@@ -237,10 +237,10 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
             })
             .collect()
     };
-    let Assembly { scheduler, mut runner, schedule, setup, geometry, .. } =
+    let Assembly { scheduler, mut runner, schedule, setup, geometry, bell, .. } =
         serve.model.assemble(checkpoint, context, quiet, rooms)?;
     runner.set_deadline(args.timers.step_timeout.0);
-    let handover = Handover::new(&geometry, arena_sizes(args, &geometry, context))
+    let handover = Handover::new(&geometry, arena_sizes(args.arena_texts, &geometry, context))
         .map_err(|error| ServingError::Transfer(error.to_string()))?;
     let handover = &handover;
     let engine: Box<dyn engine::engine::Turns> = match wires.side {

@@ -1,11 +1,14 @@
 //! `sm120 plan`: what the cache of a model takes, and what fits into a card.
 
 use crate::cli::{PlanArgs, PolicyChoice, WeightBytes};
+use crate::halves::arena_sizes;
 use crate::report::table;
-use crate::serving;
+use crate::serving::{self, HostBytes};
 use engine::checkpoint::make::{Make, Store};
 use engine::config::{ConfigError, ModelConfig};
 use engine::geometry::{CacheGeometry, CacheShape, PoolName};
+use engine::handover::layout;
+use engine::host_cache::HostSizes;
 use engine::model::RankShape;
 use engine::plan::{MemoryPlan, PlanRequest, Term, WindowSizing};
 use serde::Serialize;
@@ -40,6 +43,46 @@ pub struct PlanReport {
     pub growth_per_token: f64,
     /// The plan of one rank.
     pub plan: MemoryPlan,
+    /// Host memory under the prefix cache of one rank.
+    pub host: Option<HostPlan>,
+    /// Memory of one rank in which pages stand on their way between prefill and decode, the same on both sides.
+    pub arena: Option<ArenaPlan>,
+}
+
+/// A host cache.
+#[derive(Debug, Serialize)]
+pub struct HostPlan {
+    /// Slots.
+    pub slots: HostSizes,
+    /// Bytes of slots and staging buffers.
+    pub bytes: u64,
+    /// Tokens whose compressed pages fit.
+    pub tokens: u64,
+}
+
+/// An arena.
+#[derive(Debug, Serialize)]
+pub struct ArenaPlan {
+    /// Texts of the length that is counted.
+    pub texts: u32,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+fn host_plan(bytes: HostBytes, geometry: &CacheGeometry) -> Result<Option<HostPlan>, Failure> {
+    let HostBytes::Bytes(budget) = bytes else { return Ok(None) };
+    let tier = serving::within(budget, geometry)?;
+    let tokens = u64::from(tier.sizes.compressed_slots) * u64::from(geometry.shape.page_tokens);
+    Ok(Some(HostPlan { slots: tier.sizes, bytes: tier.bytes(geometry)?, tokens }))
+}
+
+fn arena_plan(args: &PlanArgs, geometry: &CacheGeometry) -> Result<Option<ArenaPlan>, Failure> {
+    let texts = args.arena_texts;
+    if texts == 0 {
+        return Ok(None);
+    }
+    let layout = layout(geometry, arena_sizes(texts, geometry, args.context))?;
+    Ok(Some(ArenaPlan { texts, bytes: layout.bytes() }))
 }
 
 type Failure = Box<dyn std::error::Error>;
@@ -134,6 +177,8 @@ pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
         padding_per_token: plan.padding_per_token(),
         growth_per_token: plan.growth_per_token(),
         plan,
+        host: host_plan(args.host_cache, &geometry)?,
+        arena: arena_plan(args, &geometry)?,
     })
 }
 
@@ -209,7 +254,16 @@ impl PlanReport {
             ),
         ];
         _ = write!(text, "\n{pools}\n");
-        for (name, value) in lines {
+        let host = self.host.as_ref().map(|host| {
+            let HostSizes { compressed_slots, window_slots } = host.slots;
+            let slots = format!("{compressed_slots} compressed and {window_slots} window slots");
+            ("host cache", format!("{} ({} B): {slots}, {} tokens", gib(host.bytes), host.bytes, host.tokens))
+        });
+        let arena = self.arena.as_ref().map(|arena| {
+            let ArenaPlan { texts, bytes } = arena;
+            ("arena, either half", format!("{} ({bytes} B) of host memory for {texts} texts", gib(*bytes)))
+        });
+        for (name, value) in lines.into_iter().chain(host).chain(arena) {
             _ = writeln!(text, "{name:<28} {value}");
         }
         text
@@ -230,6 +284,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser;
+    use reference::ops::{IndexKFormat, KvFormat};
 
     fn run(line: &str) -> Result<PlanReport, String> {
         let words = ["sm120", "plan"].into_iter().chain(line.split_whitespace());
@@ -300,6 +355,43 @@ mod tests {
         assert!(run("--memory 96Gi").unwrap_err().contains("expected a number of bytes such as 96GiB"));
         assert!(run("--window-ratio 0").unwrap_err().contains("above 0"));
         assert!(run("--config a --preset tiny").is_err(), "one of the two");
+    }
+
+    /// What is planned beside the pools is what is taken, whatever the format of index keys.
+    #[test]
+    fn host_memory_is_what_is_allocated() {
+        use engine::host_tier::{HostTier, HostTierConfig};
+        use transfer::arena::Arena;
+        for (index_k, format) in [("bf16", IndexKFormat::Bf16), ("fp8", IndexKFormat::Fp8)] {
+            for speculation in [false, true] {
+                let flag = if speculation { "--speculation" } else { "" };
+                let line = format!(
+                    "--preset tiny --index-k {index_k} --memory 1GiB {flag} --context 600 --host-cache 48MiB --arena-texts 3"
+                );
+                let report = run(&line).unwrap();
+                let (host, arena) = (report.host.unwrap(), report.arena.unwrap());
+                let config = serving::preset("tiny").unwrap();
+                let shape = CacheShape::ring_per_request(config.window, speculation);
+                let geometry =
+                    CacheGeometry::new(&config, shape, KvFormat::V4Fp8, format, u32::from(speculation)).unwrap();
+                let tier = HostTier::new(&geometry, &HostTierConfig::new(host.slots)).unwrap();
+                assert_eq!(host.bytes, tier.bytes(), "{line}");
+                assert!(host.bytes <= 48 << 20, "{line}");
+                // One slot more is too much, so that the budget is used.
+                let more = HostSizes::of_pages(host.slots.compressed_slots + 1);
+                assert!(HostTierConfig::new(more).bytes(&geometry).unwrap() > 48 << 20, "{line}");
+                let texts = layout(&geometry, arena_sizes(3, &geometry, 600)).unwrap();
+                assert_eq!(arena.bytes, Arena::new(texts.bytes()).unwrap().bytes(), "{line}");
+                assert_eq!(
+                    report.plan,
+                    run(&format!("--preset tiny --index-k {index_k} --memory 1GiB {flag} --context 600")).unwrap().plan
+                );
+            }
+        }
+        let small = run("--preset tiny --memory 1GiB --host-cache 1KiB").unwrap_err();
+        assert!(small.starts_with("--host-cache: expected at least ") && small.ends_with("got 1024 B"), "{small}");
+        assert!(run("--host-cache some").unwrap_err().contains("or `off`"));
+        assert!(run("--tp 4").unwrap().host.is_none());
     }
 
     #[test]

@@ -304,9 +304,9 @@ impl ServeArgs {
 fn start(args: &ServeArgs, quiet: bool) -> Result<Started, ServeError> {
     let checkpoint = args.model.checkpoint()?;
     let served = args.served(&checkpoint)?;
-    let Serving { mut engine, setup, .. } = args.model.start(checkpoint, served.context, quiet)?;
+    let Serving { mut engine, setup, bell, .. } = args.model.start(checkpoint, served.context, quiet)?;
     warm_up(&mut engine, served.eos[0])?;
-    let engine = EngineBackend::new(EngineThread::spawn(engine)?);
+    let engine = EngineBackend::new(EngineThread::spawn_with(Box::new(engine), bell)?);
     let lines = vec![format!("model {}: {}", served.name, setup.headline())];
     Ok(Started { backend: Arc::new(engine.clone()), engine, served, lines })
 }

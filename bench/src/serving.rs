@@ -1,15 +1,17 @@
 //! An engine out of command-line choices: checkpoint, device, formats, pools.
 
+mod host;
 mod options;
 mod ranks;
 
+pub use host::{HostArgs, HostBytes, HostCachePolicy, parse_host_bytes, within};
 pub use options::{Activations, IndexK, Kv, ModelArgs, ScheduleKind, Switch};
 
 use crate::cli::DeviceKind;
 use engine::checkpoint::make::{Make, Store};
 use engine::checkpoint::{Checkpoint, CheckpointError};
 use engine::config::ModelConfig;
-use engine::engine::{Engine, Schedule};
+use engine::engine::{Bell, Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
 use engine::handover::RankParts;
 use engine::model::{GraphCounters, Limits, LoadError, Numerics, RankShape, WeightStorage};
@@ -65,6 +67,9 @@ pub enum ServingError {
     /// An operation.
     #[error(transparent)]
     Ops(#[from] OpsError),
+    /// Host memory under the prefix cache.
+    #[error("host cache: {0}")]
+    HostCache(String),
     /// Pages on their way: memory, sockets, what both halves must agree on.
     #[error("transfer of pages: {0}")]
     Transfer(String),
@@ -91,6 +96,8 @@ pub struct Setup {
     pub mtp: bool,
     /// Bytes of the caches of one rank.
     pub cache_bytes: u64,
+    /// Bytes of host memory under them.
+    pub host_bytes: u64,
     /// Another process computes, and only it knows how.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
@@ -99,7 +106,7 @@ pub struct Setup {
 impl Setup {
     /// One line.
     pub fn headline(&self) -> String {
-        let Setup { model, device, tp, activations, kv, index_k, schedule, mtp, cache_bytes, url } = self;
+        let Setup { model, device, tp, activations, kv, index_k, schedule, mtp, cache_bytes, host_bytes, url } = self;
         if let Some(url) = url {
             return format!("{url}, with prompts for {model}");
         }
@@ -108,12 +115,16 @@ impl Setup {
         };
         format!(
             "{model} on {device}, {tp} rank(s), activations {activations}, KV {}, index K {}, {} schedule{}, caches {:.1} MiB \
-             per rank",
+             per rank{}",
             word(serde_json::to_value(kv)),
             word(serde_json::to_value(index_k)),
             word(serde_json::to_value(schedule)),
             if *mtp { ", one draft token per step" } else { "" },
             *cache_bytes as f64 / (1 << 20) as f64,
+            match host_bytes {
+                0 => String::new(),
+                bytes => format!(", host cache {:.1} MiB", *bytes as f64 / (1 << 20) as f64),
+            },
         )
     }
 }
@@ -129,6 +140,8 @@ pub struct Serving {
     pub setup: Setup,
     /// What the graphs of the first rank have done so far.
     pub graphs: Arc<GraphCounters>,
+    /// Rung by what has news for the loop.
+    pub bell: Bell,
 }
 
 /// What an engine, or one half of two, is made of.
@@ -148,6 +161,8 @@ pub struct Assembly {
     pub geometry: CacheGeometry,
     /// What the graphs of the first rank have done so far.
     pub graphs: Arc<GraphCounters>,
+    /// Rung by what has news for the loop.
+    pub bell: Bell,
 }
 
 /// The configuration of a preset.
@@ -261,19 +276,19 @@ impl ModelArgs {
 
     /// Loads the model and starts its ranks. Pools hold `max_running` texts of `context` tokens.
     pub fn start(&self, checkpoint: Checkpoint, context: u32, quiet: bool) -> Result<Serving, ServingError> {
-        let Assembly { scheduler, runner, schedule, config, setup, graphs, .. } =
-            self.assemble(checkpoint, context, quiet, |_| Ok(Vec::new()))?;
-        Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs })
+        let Assembly { scheduler, runner, schedule, config, setup, graphs, bell, .. } =
+            self.assemble(checkpoint, context, quiet, |_, _| Ok(Vec::new()))?;
+        Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs, bell })
     }
 
     /// What [`ModelArgs::start`] makes an engine of. `parts` gives every rank what it takes along
-    /// beside its model, or nothing, before weights are loaded.
+    /// beside its model and its host cache, or nothing, before weights are loaded.
     pub fn assemble(
         &self,
         checkpoint: Checkpoint,
         context: u32,
         quiet: bool,
-        parts: impl FnOnce(&CacheGeometry) -> Result<Vec<RankParts>, ServingError>,
+        parts: impl FnOnce(&CacheGeometry, &Bell) -> Result<Vec<RankParts>, ServingError>,
     ) -> Result<Assembly, ServingError> {
         let config = checkpoint.config().clone();
         if self.mtp && config.mtp_layers == 0 {
@@ -289,6 +304,8 @@ impl ModelArgs {
         RankShape::new(&config, 0, self.tp)?;
         let shape = CacheShape::ring_per_request(config.window, self.mtp);
         let geometry = CacheGeometry::new(&config, shape, numerics.kv, numerics.index_k, u32::from(self.mtp))?;
+        let bell = Bell::new();
+        let host = self.host.host(&geometry, &bell)?;
         let limits = SchedulerConfig {
             max_batch_tokens: self.max_batch_tokens,
             max_running: self.max_running,
@@ -296,7 +313,7 @@ impl ModelArgs {
             max_context: context,
             prefix_cache: !self.no_prefix_cache,
             speculation: self.mtp,
-            host: None,
+            host: host.as_ref().map(|host| host.config),
         };
         let sizes = PoolSizes {
             compressed_pages: self.max_running.saturating_mul(shape.compressed_pages(context)),
@@ -304,7 +321,16 @@ impl ModelArgs {
             request_slots: self.max_running,
         };
         let scheduler = Scheduler::new(limits, shape, sizes)?;
-        let parts = parts(&geometry)?;
+        let mut parts = parts(&geometry, &bell)?;
+        let mut host_bytes = 0;
+        if let Some(host) = host {
+            parts.resize_with(self.tp as usize, RankParts::default);
+            for part in &mut parts {
+                let tier = host.start(&geometry)?;
+                host_bytes = tier.bytes();
+                part.host = Some(tier);
+            }
+        }
         let limits = Limits {
             tokens: self.max_batch_tokens,
             logits_rows: self.max_running * if self.mtp { 2 } else { 1 },
@@ -345,10 +371,11 @@ impl ModelArgs {
             schedule: if self.mtp { ScheduleKind::Lockstep } else { self.schedule },
             mtp: self.mtp,
             cache_bytes,
+            host_bytes,
             url: None,
         };
         let graphs = first.get().cloned().unwrap_or_default();
-        Ok(Assembly { scheduler, runner, schedule, config, setup, geometry: cache, graphs })
+        Ok(Assembly { scheduler, runner, schedule, config, setup, geometry: cache, graphs, bell })
     }
 }
 

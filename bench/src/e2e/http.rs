@@ -44,6 +44,7 @@ pub(super) fn all(args: &E2eArgs, url: &str, checkpoint: &Checkpoint, quiet: boo
         schedule: ScheduleKind::Overlap,
         mtp: false,
         cache_bytes: 0,
+        host_bytes: 0,
         url: Some(url.to_owned()),
     };
     let graphs = GraphFigures::default();

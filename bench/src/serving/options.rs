@@ -1,5 +1,6 @@
 //! What the command line says about a model and how it is run.
 
+use super::HostArgs;
 use crate::cli::DeviceKind;
 use clap::{Args, ValueEnum};
 use engine::config::ModelConfig;
@@ -122,6 +123,9 @@ pub struct ModelArgs {
     /// Do not keep pages of finished beginnings.
     #[arg(long)]
     pub no_prefix_cache: bool,
+    /// Host memory under the prefix cache.
+    #[command(flatten)]
+    pub host: HostArgs,
     /// Record decode steps as graphs and replay them, where the device can and the ranks add up on it.
     #[arg(long, value_enum, default_value_t = Switch::On)]
     pub graphs: Switch,
