@@ -2,6 +2,7 @@
 //! cancels the request.
 
 mod model;
+mod state;
 
 use crate::api::choice::{Choice, Part, Tokens};
 use crate::api::error::ApiError;
@@ -9,19 +10,19 @@ use crate::api::job::{self, Job};
 use crate::api::text::Text;
 use crate::api::wire::{self, Reply, Whole};
 use crate::api::{Endpoint, Served};
-use crate::backend::{Backend, Update};
+use crate::backend::Backend;
 use crate::health::Health;
 use crate::metrics::{Metrics, Record};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use engine::ids::TokenId;
 use engine::progress::PartState;
 use engine::sequence::Request;
-use engine::step::Sampling;
+
 use futures::stream::{BoxStream, SelectAll, StreamExt, select_all, unfold};
 use serde_json::json;
 use std::collections::hash_map::RandomState;
@@ -29,7 +30,7 @@ use std::convert::Infallible;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use transfer::fault::Faults;
 
@@ -163,10 +164,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*name}", get(model::model))
         .route("/tokenize", post(model::tokenize))
         .route("/detokenize", post(model::detokenize))
-        .route("/health", get(health))
-        .route("/health_generate", get(health_generate))
+        .route("/health", get(state::health))
+        .route("/health_generate", get(state::health_generate))
         .route("/live", get(|| async { Json(json!({ "status": "live" })) }))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(state::metrics))
         .fallback(async |uri: axum::http::Uri| ApiError::not_found(format!("no route {}", uri.path())))
         .method_not_allowed_fallback(async |method: axum::http::Method, uri: axum::http::Uri| {
             ApiError::method(format!("{} has no method {method}", uri.path()))
@@ -360,53 +361,4 @@ async fn streamed(reply: Reply, choices: Vec<Choice>, include_usage: bool) -> Re
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
-}
-
-async fn health(State(app): State<Arc<App>>) -> Response {
-    let parts = app.backend.parts();
-    let health = app.judge(&parts);
-    let status = if health.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(health.body(&parts))).into_response()
-}
-
-/// One token, the same way as any other; it waits its turn, so it fails when nothing moves and not when much is to be done.
-async fn health_generate(State(app): State<Arc<App>>) -> Response {
-    let start = Instant::now();
-    let request = Request {
-        prompt: vec![app.served.eos.first().copied().unwrap_or(TokenId(0))],
-        max_tokens: 1,
-        stop: Vec::new(),
-        sampling: Sampling::GREEDY,
-    };
-    let mut updates = app.backend.submit(request);
-    let mut look = tokio::time::interval(Duration::from_millis(100));
-    let why = loop {
-        tokio::select! {
-            update = updates.next() => match update {
-                Update::Token(_) => break None,
-                Update::Finished { reason, .. } => break Some(format!("it ended without a token: {reason:?}")),
-                Update::Refused(refusal) => break Some(refusal.to_string()),
-                Update::Lost(why) => break Some(why),
-            },
-            _ = look.tick() => match app.health() {
-                Health::Stuck(parts) => break Some(parts.join("; ")),
-                Health::Ended(why) | Health::Unavailable(why) => break Some(why),
-                Health::Ok | Health::Draining if start.elapsed() < app.limits.canary_time => {}
-                Health::Ok | Health::Draining => {
-                    break Some(format!("no token within {} s", app.limits.canary_time.as_secs_f64()));
-                }
-            },
-        }
-    };
-    let milliseconds = start.elapsed().as_millis() as u64;
-    let (code, status) = match why {
-        None => (StatusCode::OK, "ok"),
-        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "failed"),
-    };
-    (code, Json(json!({ "status": status, "reason": why, "milliseconds": milliseconds }))).into_response()
-}
-
-async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let text = app.metrics.render(&app.backend.figures(), &app.backend.parts(), app.in_flight());
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }

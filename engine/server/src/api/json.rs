@@ -196,7 +196,7 @@ mod tests {
     proptest! {
         /// What is written is what was read, and every character that JSON wants escaped is.
         #[test]
-        fn written_and_read_again(text in any::<String>(), n in any::<i32>()) {
+        fn written_and_read_again(text in "(\\PC|[\u{0}-\u{1f}\"\\\\]){0,12}", n in any::<i32>()) {
             // Exact as a decimal: the reader rounds long ones differently.
             let number = f64::from(n) / 4.0;
             let value: Value = serde_json::json!({ text.clone(): [text, number] });

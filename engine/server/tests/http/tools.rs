@@ -209,6 +209,10 @@ fn a05_stop_strings_and_calls() {
     body["stop"] = "a".into();
     let (choices, _) = both(&server, &body);
     assert_eq!(choices, [(json!({ "role": "assistant", "content": "" }), "stop".to_owned())]);
+    // The beginning of the tag is that of the stop string too.
+    body["stop"] = "<b".into();
+    let (choices, _) = both(&server, &body);
+    assert_eq!((&choices[0].0["content"], choices[0].1.as_str()), (&json!("a#"), "tool_calls"));
 }
 
 /// Chat and completions cut, stop and decode alike; a completion shows what a chat takes apart.
