@@ -3,9 +3,6 @@
 use kernels::params;
 use reference::ops::{IndexKFormat, KvFormat, Pages};
 
-/// 128 e2m1 codes and 4 ue8m0 scales. No kernel reads the format.
-const INDEX_K_FP4_BYTES: u64 = 64 + 4;
-
 /// Bytes of one KV row, padding of the page not counted: 584, 1,024 or `4 * d`.
 pub const fn kv_row_bytes(format: KvFormat) -> u64 {
     match format {
@@ -20,7 +17,7 @@ pub const fn index_k_row_bytes(format: IndexKFormat) -> u64 {
     match format {
         IndexKFormat::Fp8 => params::SM120_INDEX_K_FP8_BYTES as u64,
         IndexKFormat::Bf16 => params::SM120_INDEX_K_BF16_BYTES as u64,
-        IndexKFormat::Fp4 => INDEX_K_FP4_BYTES,
+        IndexKFormat::Fp4 => params::SM120_INDEX_K_FP4_BYTES as u64,
         IndexKFormat::F32 { d } => 4 * d as u64,
     }
 }

@@ -20,7 +20,12 @@ use std::ops::Range;
 mod prefill;
 
 const MODES: [AsyncMode; 3] = [AsyncMode::Eager, AsyncMode::AtWait, AsyncMode::Random];
-const FORMATS: [IndexKFormat; 2] = [IndexKFormat::Fp8, IndexKFormat::Bf16];
+const FORMATS: [IndexKFormat; 3] = [IndexKFormat::Fp8, IndexKFormat::Bf16, IndexKFormat::Fp4];
+
+/// Every format in every variant.
+fn forms() -> impl Iterator<Item = (IndexKFormat, Variant)> {
+    FORMATS.into_iter().flat_map(|format| Variant::ALL.map(|variant| (format, variant)))
+}
 
 fn device(variant: Variant, num_sms: u32, seed: u64) -> KernelOps<Emulated> {
     let async_mode = MODES[seed as usize % MODES.len()];
@@ -162,20 +167,20 @@ fn permuting_the_batch_permutes_the_result() {
 #[test]
 fn a_key_scores_the_same_wherever_it_stands() {
     // One page seen at every place of the tables: each row of the result repeats the first 64 logits.
-    let mut problem = Shape { lens: vec![64 * 6; 2], page_pad: 64, ..Shape::default() }.build(9);
-    let table = problem.block_table.image();
-    problem.block_table = Memory::full("block_table", table[..4].repeat(12));
-    let mut query = problem.index_q.image();
-    query.copy_within(..64 * 128, 64 * 128);
-    problem.index_q = Memory::full("index_q", query);
-    let mut weights = problem.index_weights.image();
-    weights.copy_within(..256, 256);
-    problem.index_weights = Memory::full("index_weights", weights);
-    for variant in Variant::ALL {
+    for (format, variant) in forms() {
+        let mut problem = Shape { format, lens: vec![64 * 6; 2], page_pad: 64, ..Shape::default() }.build(9);
+        let table = problem.block_table.image();
+        problem.block_table = Memory::full("block_table", table[..4].repeat(12));
+        let mut query = problem.index_q.image();
+        query.copy_within(..64 * format.query_head_bytes() as usize, 64 * format.query_head_bytes() as usize);
+        problem.index_q = Memory::full("index_q", query);
+        let mut weights = problem.index_weights.image();
+        weights.copy_within(..256, 256);
+        problem.index_weights = Memory::full("index_weights", weights);
         let logits = run(&device(variant, 5, 0), &problem);
         let row = 4 * problem.stride_logits as usize;
         for at in (0..2).flat_map(|r| (0..6).map(move |p| r * row + p * 256)) {
-            assert!(logits[at..at + 256] == logits[..256], "{variant}: byte {at} on");
+            assert!(logits[at..at + 256] == logits[..256], "{variant} {format:?}: byte {at} on");
         }
     }
 }
@@ -234,11 +239,45 @@ fn every_plan_gives_the_same_bytes() {
 #[test]
 fn any_page_size() {
     for page_size in [1, 3, 16, 31, 32, 33, 48, 80, 96, 128] {
-        for (format, variant) in
-            FORMATS.into_iter().zip(Variant::ALL).chain(FORMATS.into_iter().rev().zip(Variant::ALL))
-        {
+        for (format, variant) in forms() {
             let shape = Shape { format, page_size, holes: page_size > 3, lens: vec![140, 3], ..Shape::default() };
             judged(variant, 2, 1, &shape.build(13));
+        }
+    }
+}
+
+/// What a block costs: a key comes once, whatever the number of queries, no product more than needed is made, and no access to
+/// shared memory waits for another one's bank.
+#[test]
+fn keys_are_fetched_once_for_all_queries() {
+    let (keys, s_q) = (3_072, 2);
+    for (format, row_bytes, mma_per_key) in
+        [(IndexKFormat::Fp8, 132, [2, 2]), (IndexKFormat::Bf16, 256, [4, 4]), (IndexKFormat::Fp4, 68, [4, 1])]
+    {
+        for (variant, mma_per_key) in Variant::ALL.into_iter().zip(mma_per_key) {
+            let shape = Shape { format, s_q, lens: vec![keys; s_q as usize], clean: false, ..Shape::default() };
+            let mut config = EmulatedConfig::fast();
+            config.machine.device.num_sms = 1;
+            let ops = KernelOps::with_variant(Emulated::new(config), variant).expect("runs both");
+            run(&ops, &shape.build(1));
+            let (totals, pairs) = (ops.device().totals(), u64::from(s_q) * keys as u64);
+            println!(
+                "{variant} {}: per query and key {:.2} instructions, {:.2} wavefronts, {:.2} B",
+                format.name(),
+                totals.warp_instructions as f64 / pairs as f64,
+                totals.shared_wavefronts as f64 / pairs as f64,
+                totals.global_load_bytes as f64 / pairs as f64,
+            );
+            assert_eq!(totals.mma, pairs * mma_per_key, "{variant} {}", format.name());
+            assert_eq!(totals.bank_conflicts, 0, "{variant} {}", format.name());
+            // six warps load queries and weights, the producer page ids
+            let (least, warps) = (keys as u64 * row_bytes, 6 * 64 * (format.query_head_bytes() + 4 * 4 + 4 * 4));
+            let got = totals.global_load_bytes;
+            assert!(
+                (least..least + warps + (8 << 10)).contains(&got),
+                "{variant} {}: {got} B, least {least}",
+                format.name()
+            );
         }
     }
 }

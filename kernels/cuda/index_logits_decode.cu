@@ -1,19 +1,21 @@
 // Scores of the lightning indexer for decoding: every cached index key against the index queries of its sequence.
 // targets: sm89 sm120a
 //
-// In   index_q        [b, s_q, 64, 128] e4m3 | bf16, contiguous
+// In   index_q        [b, s_q, 64, 128] e4m3 | bf16, contiguous; fp4: [b, s_q, 64] of 64 bytes of e2m1 and 4 ue8m0
 //      index_weights  [b, s_q, 64] f32, contiguous
-//      index_k        pages of P rows (multiples of 32 are fast); fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16
+//      index_k        pages of P rows (multiples of 32 are fast); fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16;
+//                     fp4: P x 64 bytes of e2m1 (low nibble = even channel), then P x 4 ue8m0
 //      block_table    [b, max_pages] s32, last axis contiguous;  context_lens [b, s_q] s32
 // Out  index_logits   [b * s_q, stride_logits] f32
 // Launch: any grid (one block per SM is meant), 224 threads = 6 consumer warps + 1 producer warp, Plan<format> bytes of
 // shared memory.
 //
-//      logit[r, j] = k_scale[j] * sum_h w[r, h] * relu(q[r, h] . k[j])         (k_scale = 1 for bf16 keys)
+//      logit[r, j] = k_scale[j] * sum_h w[r, h] * relu(q[r, h] . k[j])         (k_scale = 1 for bf16 and fp4 keys)
+//      fp4: q . k = sum over 4 groups of 32 channels of q_scale * k_scale * sum_c q_c k_c
 //
 // Numerics: dot products summed in f32 by the matrix unit, everything after in f32, no flush to zero. A lane sums its heads
 // g, g + 8, ... 56 + g by fused multiply-adds, then lanes g and g ^ 4, g ^ 2, g ^ 1 are added: the same order for every key,
-// wherever it stands. relu lets NaN through.
+// wherever it stands. relu lets NaN through; a scale byte of 255 is NaN.
 // Invalid: a page id outside the pool, inside n, gives -inf and its memory is not read; n is context_lens clamped to
 // 0..max_pages * P. Entries at and beyond n are -inf up to the row stride with clean_logits, else not written.
 // Called by kernel-bindings/src/ops/index_logits_decode.rs.
@@ -28,15 +30,16 @@
 // multiple of 32, half a tile is one copy of keys and one of scales; else a lane fetches a row at a time. A consumer
 // warp belongs to one query of the sequence; it scores half a tile (32 keys) at a time, in turn with the other warps of that
 // query, so keys are fetched once for all queries. The query is the left operand of the products and stays in registers (64
-// for e4m3, 128 for bf16, 8 weights) until the sequence changes. Every lane that read from a slot arrives on its `empty`.
+// for e4m3, 128 for bf16, 34 for fp4, on sm89 128 since it is decoded to bf16; 8 weights) until the sequence changes. Every lane that read from a slot arrives on its `empty`.
 // A wait by parity cannot tell a phase from the one two phases back, so a warp has to see every phase of the slots that it
 // waits for: the jobs of 6, 3, 2 or 1 warps (s_q = 1..4) repeat after 3, 3, 1, 1 tiles, and the ring is a multiple of 3 long.
 //
-// The score of a key and the layout of a tile in shared memory: index_logits.cuh.
+// The score of a key: index_logits.cuh; the layout of a tile in shared memory: index_logits_tile.cuh.
 //
 // Cost per warp and 32 keys, e4m3 (bf16): 64 (128) mma, 64 max, 64 fma, 8 (16) shared loads of 16 B, 7 shuffles, one store.
 // Per key and SM: 8 (16) cycles of the matrix pipe at 2048 e4m3 (1024 bf16) FLOP per cycle, about 3 of issue; a key's 132 + 4
-// bytes (256 + 4) take 37 (71) cycles of a 188-SM card's 1792 GB/s. Memory binds; README.md has the whole account.
+// bytes (256 + 4) take 37 (71) cycles of a 188-SM card's 1792 GB/s. fp4 on sm120a: 32 mma, 4 matrix loads and 2 words per 32 keys;
+// per key 4 cycles of the matrix pipe, 2 of issue, 20 of memory. Memory binds; README.md has the whole account.
 #include "index_logits.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/cp_async.cuh"
@@ -49,8 +52,8 @@ constexpr int THREADS = WARPS * LANES;
 constexpr int CLEAN_COLUMNS = 1024;        // logits that a warp cleans at a time
 
 template <Format F>
-constexpr int STAGES = F == Format::FP8 ? 9 : 6;
-static_assert(STAGES<Format::FP8> % TURN == 0 && STAGES<Format::BF16> % TURN == 0,
+constexpr int STAGES = F == Format::FP8 ? 9 : F == Format::BF16 ? 6 : 18;
+static_assert(STAGES<Format::FP8> % TURN == 0 && STAGES<Format::BF16> % TURN == 0 && STAGES<Format::FP4> % TURN == 0,
               "every use of a slot must be seen by the same warps");
 
 // Shared memory of a block.
@@ -184,16 +187,19 @@ __device__ __forceinline__ void copy_half(const Params& p, int lane, uint32_t sh
   const uint8_t* scales = scale_address<F>(p.index_k, source);
 #if SM120_TARGET_SM120A
   if (lane == 0 && rows > 0) {
-    bulk_load(shared, keys, rows * S::ROW_BYTES, full);
-    if constexpr (F == Format::FP8) bulk_load(shared + S::HALF_SCALES, scales, scale_bytes<F>(rows), full);
+    bulk_load(shared, keys, min(rows, S::RUN) * S::ROW_BYTES, full);
+    if constexpr (S::RUNS == 2) {
+      if (rows > S::RUN) bulk_load(shared + S::RUN_PITCH, keys + S::RUN * S::ROW_BYTES, (rows - S::RUN) * S::ROW_BYTES, full);
+    }
+    if constexpr (S::SCALE_BYTES != 0) bulk_load(shared + S::HALF_SCALES, scales, scale_bytes<F>(rows), full);
   }
 #else
 #pragma unroll
-  for (int i = 0; i < S::HALF_SCALES; i += LANES * COPY_ALIGN) {
-    const int at = i + lane * COPY_ALIGN;
-    if (at < rows * S::ROW_BYTES) cp_async_16(shared + at, keys + at);
+  for (int i = 0; i < HALF * S::ROW_BYTES; i += LANES * COPY_ALIGN) {
+    const int at = i + lane * COPY_ALIGN, run = i / (S::RUN * S::ROW_BYTES);
+    if (at < rows * S::ROW_BYTES) cp_async_16(shared + run * (S::RUN_PITCH - S::RUN * S::ROW_BYTES) + at, keys + at);
   }
-  if constexpr (F == Format::FP8) {
+  if constexpr (S::SCALE_BYTES != 0) {
     const int at = lane * COPY_ALIGN;
     if (at < scale_bytes<F>(rows)) cp_async_16(shared + S::HALF_SCALES + at, scales + at);
   }
@@ -207,8 +213,8 @@ __device__ __forceinline__ void copy_row(const Params& p, int lane, uint32_t sha
   if (source.page < 0) return;
   const uint8_t* key = key_address<F>(p.index_k, source);
 #pragma unroll
-  for (int at = 0; at < S::ROW_BYTES; at += COPY_ALIGN) cp_async_16(shared + lane * S::ROW_BYTES + at, key + at);
-  if constexpr (F == Format::FP8) cp_async_4(shared + S::HALF_SCALES + lane * S::SCALE_BYTES, scale_address<F>(p.index_k, source));
+  for (int at = 0; at < S::ROW_BYTES; at += COPY_ALIGN) cp_async_16(shared + S::row_at(lane) + at, key + at);
+  if constexpr (S::SCALE_BYTES != 0) cp_async_4(shared + S::HALF_SCALES + lane * S::SCALE_BYTES, scale_address<F>(p.index_k, source));
 }
 
 __device__ __forceinline__ Source broadcast(Source source, int lane) {
@@ -316,6 +322,7 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
   int wanted = window.first + __popc(__ballot_sync(~0u, window.end <= share.begin + job / 2));
   int sequence = -1;
   Query<F> query;
+  Weights weights;
   int len = 0;                // keys that the query sees
   float* logits = nullptr;    // its row
   uint32_t stage = job / 2, parity = 0;
@@ -326,7 +333,8 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
       if (wanted != sequence) {
         sequence = wanted;
         const int row = sequence * p.s_q + query_index;
-        query.load(p.index_q, p.index_weights, lane, row);
+        query.load(p.index_q, lane, row);
+        weights.load(p.index_weights, lane, row);
         len = row_len(p, row);
         logits = p.index_logits + row * p.stride_logits;
       }
@@ -339,10 +347,10 @@ __device__ __forceinline__ void consume(const Params& p, const Plan<F>& plan, in
     const Tile keys = {ring + stage * S::STAGE_BYTES, record_i.z, record_i.w};
     const int part = job % 2;
     // A query that ends before this tile scores nothing: what lies in the place of an empty query is not touched either.
-    const Sums sums = score_part<F>(query, keys, part, first_key < len, lane);
+    const Sums sums = score_part<F>(query, weights, keys, part, first_key < len, lane);
     mbarrier_arrive(empty + stage * 8);
     const float logit = logit_of(sums, lane);
-    const int position = first_key + key_in_tile(part, lane);
+    const int position = first_key + key_in_tile<F>(part, lane);
     if (position < len) logits[position] = logit;
 
     job += warps;
@@ -389,4 +397,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1)
 void SM120_ENTRY(index_logits_decode_bf16)(const __grid_constant__ Sm120IndexLogitsDecodeParams p) {
   declare_shared<sizeof(Plan<Format::BF16>)>();
   index_logits<Format::BF16>(p);
+}
+
+extern "C" __global__ __launch_bounds__(THREADS, 1)
+void SM120_ENTRY(index_logits_decode_fp4)(const __grid_constant__ Sm120IndexLogitsDecodeParams p) {
+  declare_shared<sizeof(Plan<Format::FP4>)>();
+  index_logits<Format::FP4>(p);
 }

@@ -1,18 +1,19 @@
 // Scores of the lightning indexer for prefill: the queries of ragged sequences, each against a range of its sequence's keys.
 // targets: sm89 sm120a
 //
-// In   index_q        [t, 64, 128] e4m3 | bf16, contiguous
+// In   index_q        [t, 64, 128] e4m3 | bf16, contiguous; fp4: [t, 64] of 64 bytes of e2m1 and 4 ue8m0
 //      index_weights  [t, 64] f32, contiguous
-//      index_k        pages of P rows; fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16
+//      index_k        pages of P rows; fp8: P x 128 e4m3, then P x f32 scale; bf16: P x 128 bf16; fp4: P x 64 bytes of e2m1
+//                     (low nibble = even channel), then P x 4 ue8m0
 //      block_table    [b, max_pages] s32, last axis contiguous
 //      cu_seqlens_q   [b + 1] s32, ascending: sequence s brings the queries cu_seqlens_q[s] .. cu_seqlens_q[s + 1]
 //      starts, ends   [t] s32, starts or null (0): query r scores keys starts[r] .. ends[r] of its sequence
 // Out  index_logits   [t, stride_logits] f32
 // Launch: grid (t / 8 + b, splits), 256 threads, Plan<format> bytes of shared memory. splits: any, the result is the same.
 //
-//      logit[r, j] = k_scale[j] * sum_h w[r, h] * relu(q[r, h] . k[j])         (k_scale = 1 for bf16 keys)
+//      logit[r, j] = k_scale[j] * sum_h w[r, h] * relu(q[r, h] . k[j])         (k_scale = 1 for bf16 and fp4 keys)
 //
-// Numerics: index_logits.cuh; a key has the same bits as from index_logits_decode.
+// Numerics and fp4 dot products: index_logits_decode.cu; a key has the same bits as from index_logits_decode.
 // Invalid: entries of cu_seqlens_q are clamped to 0..t, starts and ends to 0..max_pages * P; a page id outside the pool gives
 // -inf and its memory is not read, nor is a key's that no query of the block asks for. Entries outside starts .. ends are -inf
 // up to the row stride with clean_logits, else not written. Rows of no sequence are not touched.
@@ -171,10 +172,10 @@ struct Fetcher {
       const int key = i + lane / PIECES, at = lane % PIECES * COPY_ALIGN;
       const Source source = {__shfl_sync(~0u, next.page, key), __shfl_sync(~0u, next.offset, key)};
       if (loaded >> key & 1) {
-        cp_async_16(half + (first + key) * S::ROW_BYTES + at, key_address<F>(p.index_k, source) + at);
+        cp_async_16(half + S::row_at(first + key) + at, key_address<F>(p.index_k, source) + at);
       }
     }
-    if constexpr (F == Format::FP8) {
+    if constexpr (S::SCALE_BYTES != 0) {
       if (valid) cp_async_4(half + S::HALF_SCALES + (first + lane) * S::SCALE_BYTES, scale_address<F>(p.index_k, next));
     }
     if (lane == 0) {
@@ -242,7 +243,8 @@ __device__ __forceinline__ void index_logits(const Params& p) {
 #pragma unroll 1
   for (int i = 0; i < AHEAD; ++i) fetcher.template fetch<true>();
   Query<F> query;
-  if (range.start < range.end) query.load(p.index_q, p.index_weights, lane, row);
+  Weights weights;
+  if (range.start < range.end) query.load(p.index_q, lane, row), weights.load(p.index_weights, lane, row);
 
   uint32_t stage = 0, parity = 0;
 #pragma unroll 1
@@ -255,8 +257,8 @@ __device__ __forceinline__ void index_logits(const Params& p) {
       const Tile tile = {shared_address(plan.ring[stage]), rows.x, rows.y};
 #pragma unroll 1
       for (int part = 0; part < 2; ++part) {
-        const float logit = logit_of(score_part<F>(query, tile, part, true, lane), lane);
-        const int key = first_key + key_in_tile(part, lane);
+        const float logit = logit_of(score_part<F>(query, weights, tile, part, true, lane), lane);
+        const int key = first_key + key_in_tile<F>(part, lane);
         if (key >= range.start && key < range.end) logits[key] = logit;
       }
     }
@@ -275,4 +277,10 @@ extern "C" __global__ __launch_bounds__(THREADS, 1)
 void SM120_ENTRY(index_logits_prefill_bf16)(const __grid_constant__ Params p) {
   declare_shared<sizeof(Plan<Format::BF16>)>();
   index_logits<Format::BF16>(p);
+}
+
+extern "C" __global__ __launch_bounds__(THREADS, 1)
+void SM120_ENTRY(index_logits_prefill_fp4)(const __grid_constant__ Params p) {
+  declare_shared<sizeof(Plan<Format::FP4>)>();
+  index_logits<Format::FP4>(p);
 }

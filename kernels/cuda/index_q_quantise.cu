@@ -11,6 +11,7 @@
 //
 // Numerics: as index_k_write; e2m1 by its thresholds, ties to the even code. A NaN is e4m3 0x7f, e2m1 0.
 // Caller: the indexer, once per step, before index_logits_decode and index_logits_prefill.
+#include "e2m1.cuh"
 #include "entry.cuh"
 #include "ptx/global.cuh"
 #include "ptx/warp.cuh"
@@ -20,8 +21,6 @@ constexpr int THREADS = 128;
 constexpr int LANE_CHANNELS = 16;                      // 32 bytes in
 constexpr int LANES = SM120_D_INDEX / LANE_CHANNELS;   // 8 lanes per head
 constexpr int HEADS = THREADS / LANES;
-constexpr int FP4_QUERY_BYTES = SM120_D_INDEX / 2 + 4;
-constexpr float E2M1_MAX = 6.0f;                       // 1.5 * 2^2
 static_assert(LANES == 8, "the reductions are written for 8 lanes");
 
 // Head of this thread, in the order of memory; at or beyond t * h there is none.
@@ -103,26 +102,6 @@ void SM120_ENTRY(index_q_quantise_bf16)(const __grid_constant__ Sm120IndexQQuant
   if (part == 0) weigh(p, head, 1.0f);
 }
 
-// Byte of ue8m0(2^ceil(log2(amax / 6))): 6 is 1.5 * 2^2. 1..253 for an amax from 6 * 2^-126 on.
-__device__ __forceinline__ uint32_t fp4_scale(float amax) {
-  const uint32_t bits = __float_as_uint(amax);
-  return (bits >> 23) - 2 + ((bits & 0x7fffffu) > 0x400000u);
-}
-
-// The code counts the thresholds below the magnitude; on a threshold the even code next to it wins.
-__device__ __forceinline__ uint32_t e2m1(float x) {
-  const float m = fabsf(x);
-  const uint32_t code = (m > 0.25f) + (m >= 0.75f) + (m > 1.25f) + (m >= 1.75f) + (m > 2.5f) + (m >= 3.5f) + (m > 5.0f);
-  return x != x ? 0 : code | (__float_as_uint(x) >> 31) << 3;
-}
-
-__device__ __forceinline__ uint32_t e2m1x8(const float* x) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) word |= e2m1(x[i]) << (4 * i);
-  return word;
-}
-
 extern "C" __global__ __launch_bounds__(THREADS)
 void SM120_ENTRY(index_q_quantise_fp4)(const __grid_constant__ Sm120IndexQQuantiseParams p) {
   declare_shared<0>();
@@ -130,19 +109,16 @@ void SM120_ENTRY(index_q_quantise_fp4)(const __grid_constant__ Sm120IndexQQuanti
   const int part = threadIdx.x % LANES;
   float x[LANE_CHANNELS];
   load(p, head, part, x);
-  float amax = amax_of(x, E2M1_MAX * 1.17549435e-38f);
+  float amax = amax_of(x, FP4_AMAX_FLOOR);
   amax = fminf(fmaxf(amax, shfl_bfly(amax, 1)), F32_MAX);   // two lanes share a scale
   const uint32_t byte = fp4_scale(amax);
-  // The four bytes of a head meet in its first lane.
-  uint32_t scales = part % 2 == 0 ? byte << (4 * part) : 0;
-  scales |= __float_as_uint(shfl_bfly(__uint_as_float(scales), 2));
-  scales |= __float_as_uint(shfl_bfly(__uint_as_float(scales), 4));
+  const uint32_t scales = fp4_scales_of_row(byte, part);
   if (!exists(p, head)) return;
   const float inverse = ue8m0_inverse(byte);
 #pragma unroll
   for (int i = 0; i < LANE_CHANNELS; ++i) x[i] *= inverse;
   // 68 bytes per head: words, not more, are aligned.
-  uint32_t* out = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(p.index_q) + static_cast<int64_t>(head) * FP4_QUERY_BYTES);
+  uint32_t* out = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(p.index_q) + static_cast<int64_t>(head) * SM120_INDEX_K_FP4_BYTES);
   out[2 * part] = e2m1x8(x);
   out[2 * part + 1] = e2m1x8(x + 8);
   if (part == 0) {

@@ -19,8 +19,8 @@
 // Numerics: weights become bf16: e4m3 and e2m1 times a power of two are exact down to 2^-133, products are exact, sums f32.
 // A code or scale that is NaN gives NaN, a value beyond 2^128 infinity. Columns are independent: NaN stays with its token.
 #pragma once
+#include "e2m1.cuh"
 #include "entry.cuh"
-#include "ptx/bf16.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/global.cuh"
@@ -54,11 +54,6 @@ struct ManyPlan {
 };
 
 extern __shared__ __align__(16) uint8_t shared_bytes[];
-
-// 2^(byte - 127); byte 0 is sub-normal, 255 is NaN.
-__device__ __forceinline__ uint32_t ue8m0_bits(uint32_t byte) {
-  return byte == 255 ? 0x7fc00000u : max(byte << 23, 1u << 22);
-}
 
 // Eight weights of a lane as they are stored, with their scale.
 template <Format F>
@@ -126,18 +121,8 @@ __device__ __forceinline__ void decode(uint32_t (&w)[4], const Raw<Format::FP8>&
   }
 }
 
-// The bytes of a bf16 that holds 0, 0.5, 1, 1.5, 2, 3, 4 or 6 are looked up by the code; the sign is moved to its place.
 __device__ __forceinline__ void decode(uint32_t (&w)[4], const Raw<Format::FP4>& raw) {
-  const uint32_t scale = ue8m0_bits(raw.scale) >> 16, scales = scale | scale << 16;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t codes = raw.bits >> 16 * half, index = codes & 0x7777u;
-    const uint32_t low = prmt(0xc0800000u, 0xc0804000u, index), high = prmt(0x3f3f3f00u, 0x40404040u, index);
-    const uint32_t first = prmt(low, high, 0x5140) | (codes << 12 & 0x8000u) | (codes << 24 & 0x80000000u);
-    const uint32_t second = prmt(low, high, 0x7362) | (codes << 4 & 0x8000u) | (codes << 16 & 0x80000000u);
-    w[2 * half] = mul_bf16x2(first, scales);
-    w[2 * half + 1] = mul_bf16x2(second, scales);
-  }
+  e2m1x8_to_bf16(w, raw.bits, ue8m0_bf16x2(raw.scale));
 }
 
 // One chunk of a row tile times eight tokens.

@@ -19,6 +19,7 @@ enum {
   SM120_INDEX_HEADS = 64,
   SM120_INDEX_K_FP8_BYTES = 132,   // block-planar: P x 128 e4m3, then P x fp32 scale
   SM120_INDEX_K_BF16_BYTES = 256,
+  SM120_INDEX_K_FP4_BYTES = 68,    // block-planar: P x 64 bytes of e2m1 pairs, then P x 4 ue8m0; a query head: side by side
   SM120_MAX_SHARED_BYTES = 101376, // 99 KiB, the limit of one block on SM120
   SM120_MAX_TOPK = 2048,
 };
@@ -35,9 +36,9 @@ typedef struct {
 // logit[r, j] = k_scale[j] * sum_h w[r,h] * relu(q[r,h] . k[j]),  r = sequence * s_q + query
 // j >= context_lens[r]: -inf when clean_logits, otherwise not written; a page id outside the pool inside n: -inf.
 typedef struct {
-  const void* index_q;            // [b, s_q, 64, 128] e4m3 | bf16, contiguous
+  const void* index_q;            // [b, s_q, 64, 128] e4m3 | bf16, contiguous; fp4: [b, s_q, 64] of 68 B
   const float* index_weights;     // [b, s_q, 64] f32, contiguous; query scale and softmax factors folded in
-  Sm120PagedCache index_k;        // fp8 (132 B rows, block-planar) | bf16 (256 B rows)
+  Sm120PagedCache index_k;        // fp8 (132 B rows, block-planar) | bf16 (256 B rows) | fp4 (68 B rows, block-planar)
   const int32_t* block_table;     // [b, max_pages] s32, row stride stride_block_table
   const int32_t* context_lens;    // [b, s_q] s32, in index rows
   float* index_logits;            // [b * s_q, stride_logits] f32
@@ -54,9 +55,9 @@ typedef struct {
 // As index_logits_decode for the queries cu_seqlens_q[s] .. cu_seqlens_q[s + 1] of sequence s (ascending, clamped to 0..t), each
 // over rows starts[r] .. ends[r] of the sequence (clamped to 0..max_pages * page_size). Other rows are not touched.
 typedef struct {
-  const void* index_q;            // [t, 64, 128] e4m3 | bf16, contiguous
+  const void* index_q;            // [t, 64, 128] e4m3 | bf16, contiguous; fp4: [t, 64] of 68 B
   const float* index_weights;     // [t, 64] f32, contiguous
-  Sm120PagedCache index_k;        // fp8 (132 B rows, block-planar) | bf16 (256 B rows)
+  Sm120PagedCache index_k;        // fp8 (132 B rows, block-planar) | bf16 (256 B rows) | fp4 (68 B rows, block-planar)
   const int32_t* block_table;     // [b, max_pages] s32, row stride stride_block_table
   const int32_t* cu_seqlens_q;    // [b + 1] s32
   const int32_t* starts;          // [t] s32, or null: 0

@@ -11,6 +11,7 @@ pub const SM120_D_INDEX: u32 = 128;
 pub const SM120_INDEX_HEADS: u32 = 64;
 pub const SM120_INDEX_K_FP8_BYTES: u32 = 132;
 pub const SM120_INDEX_K_BF16_BYTES: u32 = 256;
+pub const SM120_INDEX_K_FP4_BYTES: u32 = 68;
 pub const SM120_MAX_SHARED_BYTES: u32 = 101376;
 pub const SM120_MAX_TOPK: u32 = 2048;
 #[repr(C)]

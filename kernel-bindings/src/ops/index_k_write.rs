@@ -15,8 +15,9 @@ pub(super) fn launch<D: Device>(ops: &KernelOps<D>, args: IndexKWrite<'_, D::Buf
     let form = match args.format {
         IndexKFormat::Fp8 => "fp8",
         IndexKFormat::Bf16 => "bf16",
-        IndexKFormat::Fp4 | IndexKFormat::F32 { .. } => {
-            let what = format!("{} rows; fp8 and bf16 are offered", args.format.name());
+        IndexKFormat::Fp4 => "fp4",
+        IndexKFormat::F32 { .. } => {
+            let what = "f32 rows; fp8, bf16 and fp4 are offered".into();
             return Err(ops.unsupported(Operation::IndexKWrite, what));
         }
     };

@@ -96,9 +96,8 @@ pub(super) fn form<D: Device>(
     match format {
         IndexKFormat::Fp8 => Ok("fp8"),
         IndexKFormat::Bf16 => Ok("bf16"),
-        IndexKFormat::Fp4 | IndexKFormat::F32 { .. } => {
-            Err(ops.unsupported(operation, format!("{} rows; fp8 and bf16 are offered", format.name())))
-        }
+        IndexKFormat::Fp4 => Ok("fp4"),
+        IndexKFormat::F32 { .. } => Err(ops.unsupported(operation, "f32 rows; fp8, bf16 and fp4 are offered".into())),
     }
 }
 

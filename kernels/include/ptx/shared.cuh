@@ -16,6 +16,13 @@ __device__ __forceinline__ uint4 ld_shared_v4(uint32_t address) {
   return d;
 }
 
+// ld.shared.b32.
+__device__ __forceinline__ uint32_t ld_shared_b32(uint32_t address) {
+  uint32_t d;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(d) : "r"(address));
+  return d;
+}
+
 // ld.shared.f32.
 __device__ __forceinline__ float ld_shared_f32(uint32_t address) {
   float d;

@@ -20,6 +20,9 @@ pub enum Values {
     Negative,
     /// Every seventh key and the last query hold a NaN.
     Nan,
+    /// fp4 only: every group of channels has a scale of its own, binades away from those of its neighbours; among the keys are
+    /// some as small as the format goes, and groups of zeros with the largest scale.
+    Scales,
 }
 
 /// A problem in words.
@@ -145,7 +148,7 @@ impl Shape {
     fn draw(&self, rng: &mut Rng) -> f32 {
         match self.values {
             Values::Plain(draw) => draw.value(rng),
-            Values::Negative | Values::Nan => rng.normal() as f32,
+            Values::Negative | Values::Nan | Values::Scales => rng.normal() as f32,
         }
     }
 
@@ -165,7 +168,19 @@ impl Shape {
             match self.format {
                 IndexKFormat::F32 { d } => index_k.put(f32_row(pages, page, row, d), &f32_bytes(&key)),
                 IndexKFormat::Fp4 => {
-                    let (codes, mut of_row) = quantise_fp4_row(&row_128(&key));
+                    let (mut codes, mut of_row) = quantise_fp4_row(&row_128(&key));
+                    if self.values == Values::Scales {
+                        of_row = apart(rng);
+                        match row % 8 {
+                            2 => of_row = [0; 4],
+                            5 => {
+                                let group = rng.below(4) as usize;
+                                of_row[group] = 254;
+                                codes[16 * group..16 * (group + 1)].fill(0);
+                            }
+                            _ => {}
+                        }
+                    }
                     index_k.put(index_k_fp4_data(pages, page, row), &codes);
                     // a NaN has no code: it comes with the scale
                     if self.values == Values::Nan && row % 7 == 5 {
@@ -212,6 +227,9 @@ impl Shape {
                 }
                 IndexKFormat::Fp4 => {
                     let (codes, mut scales) = quantise_fp4_row(&row_128(&q));
+                    if self.values == Values::Scales {
+                        scales = apart(rng);
+                    }
                     if poisoned && head == 5 {
                         scales[1] = 255;
                     }
@@ -227,6 +245,11 @@ impl Shape {
         }
         (bytes, weights)
     }
+}
+
+/// Scales of the groups of an fp4 row, 2^-20 to 2^20.
+fn apart(rng: &mut Rng) -> [u8; 4] {
+    std::array::from_fn(|_| 107 + rng.below(41) as u8)
 }
 
 /// A row of a format whose width is fixed.
@@ -276,6 +299,9 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "page_of_2_rows", Shape { page_size: 2, ..rows(&[9]) });
         add(Quick, "page_of_61_rows", Shape { page_size: 61, ..rows(&[62]) });
         add(Quick, "page_of_256_rows", Shape { page_size: 256, ..rows(&[100]) });
+        if format == IndexKFormat::Fp4 {
+            add(Quick, "scales_apart", Shape { values: Values::Scales, s_q: 2, ..rows(&[70, 64, 9, 16]) });
+        }
         for index_heads in [1, 3, 16, 128] {
             add(Quick, &format!("{index_heads}_index_heads"), Shape { index_heads, s_q: 2, ..rows(&[40, 13]) });
         }

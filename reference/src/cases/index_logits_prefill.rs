@@ -197,6 +197,10 @@ pub fn cases() -> Vec<Case> {
         add(Quick, "all_dots_negative", Shape { keys: negative, ..of(&[&[(0, 40)]]) });
         let heavy = Keys { values: Values::Plain(Draw::Heavy), ..keys() };
         add(Quick, "heavy_tails", Shape { keys: heavy, ..of(&[&[(0, 64), (0, 30)]]) });
+        if format == IndexKFormat::Fp4 {
+            let apart = Keys { values: Values::Scales, ..keys() };
+            add(Quick, "scales_apart", Shape { keys: apart, ..of(&[&[(0, 70), (3, 64)], &[(0, 16)]]) });
+        }
         for page_size in [1, 2, 61, 256] {
             let keys = Keys { page_size, ..keys() };
             add(Quick, &format!("page_of_{page_size}_rows"), Shape { keys, ..of(&[&[(0, 9), (3, 70)]]) });

@@ -22,6 +22,8 @@ pub(super) const FAULTS: [(&str, &[&str]); 3] = [
             "scale of the next row",
             "rounded to bf16",
             "fp4 scale of the next row",
+            "fp4 scale of the next group",
+            "fp4 query scale of the next group",
             "nibbles swapped",
         ],
     ),
@@ -60,6 +62,7 @@ pub(super) fn index_logits_decode(fault: &str, mut args: IndexLogitsDecode<'_, B
     let (mut lens, mut table) = (args.context_lens.clone(), args.block_table.clone());
     let (mut weights, mut keys) = (args.index_weights.clone(), args.index_k.buffer.clone());
     let (queries, num_pages) = (args.s_q as usize, args.index_k.pages.num_pages as i32);
+    let mut query = args.index_q.clone();
     match fault {
         "no cleaning" => args.clean_logits = false,
         "always cleaning" => args.clean_logits = true,
@@ -93,6 +96,16 @@ pub(super) fn index_logits_decode(fault: &str, mut args: IndexLogitsDecode<'_, B
                 page[64 * rows..end].rotate_left(4);
             }
         }
+        "fp4 scale of the next group" if args.format == IndexKFormat::Fp4 => {
+            let (stride, rows) = (args.index_k.pages.page_stride_bytes as usize, args.index_k.pages.page_size as usize);
+            for page in keys.chunks_mut(stride) {
+                let end = (68 * rows).min(page.len());
+                page[64 * rows..end].chunks_exact_mut(4).for_each(|scales| scales.rotate_left(1));
+            }
+        }
+        "fp4 query scale of the next group" if args.format == IndexKFormat::Fp4 => {
+            query.chunks_exact_mut(68).for_each(|head| head[64..].rotate_left(1));
+        }
         "nibbles swapped" if args.format == IndexKFormat::Fp4 => {
             keys.iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
         }
@@ -101,6 +114,7 @@ pub(super) fn index_logits_decode(fault: &str, mut args: IndexLogitsDecode<'_, B
     let before = args.index_logits.clone();
     let out = &mut *args.index_logits;
     ReferenceOps.index_logits_decode(IndexLogitsDecode {
+        index_q: &query,
         index_weights: &weights,
         index_k: Paged { buffer: &keys, pages: args.index_k.pages },
         block_table: &table,
