@@ -110,7 +110,7 @@ pub(super) fn run(args: &AbortCascadeArgs) -> Result<Answer, ExperimentError> {
             for path in ["/live", "/health"] {
                 match server.get(path) {
                     Ok((200, _, took)) => slowest = slowest.max(took),
-                    Ok((status, ..)) => unwell.push(format!("{} {path} {status}", server.name)),
+                    Ok((status, body, _)) => unwell.push(format!("{} {path} {status} {}", server.name, body.trim())),
                     Err(error) => unwell.push(format!("{} {path}: {error}", server.name)),
                 }
             }

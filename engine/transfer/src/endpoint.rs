@@ -43,7 +43,7 @@ pub struct Limits {
     pub queued_bytes: usize,
     /// Rooms that are over and still remembered.
     pub tombstones: usize,
-    /// Bytes of landing pages in quarantine; beyond, the peer of the oldest is torn down.
+    /// Bytes of landing pages in quarantine for a beat and longer; beyond, the peer of the oldest is torn down.
     pub quarantine_bytes: u64,
 }
 

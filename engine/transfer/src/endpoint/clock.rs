@@ -34,6 +34,7 @@ impl Endpoint {
                 self.step(key, Event::Retry, now);
             }
         }
+        self.keep_quarantine_small(now);
         for id in self.peer_ids() {
             if let Some(upto) = self.peers.get_mut(&id).and_then(|peer| peer.fence.take()) {
                 self.send(id, NO_ROOM, Body::Fence { upto }, now);

@@ -149,9 +149,6 @@ impl Endpoint {
                 Action::StaleEpoch => self.count(peer, ErrorKind::StaleEpoch, now),
             }
         }
-        if changed {
-            self.keep_quarantine_small(now);
-        }
         misplaced
     }
 
@@ -209,9 +206,12 @@ impl Endpoint {
         self.send(peer, key, body, now);
     }
 
-    /// Over the budget the peer of the room that has been in quarantine longest is torn down.
-    fn keep_quarantine_small(&mut self, now: Duration) {
-        let draining = || self.rooms.values().filter(|entry| entry.room.quiet == Quiet::Draining && entry.bytes > 0);
+    /// Over the budget the peer of the room that has been in quarantine longest is torn down. What ended less than a beat ago does
+    /// not count: however much is aborted at once, a peer that answers keeps its connection.
+    pub(super) fn keep_quarantine_small(&mut self, now: Duration) {
+        let late = |entry: &&Entry| entry.ended.is_some_and(|ended| ended + self.timers.beat <= now);
+        let waits = |entry: &&Entry| entry.room.quiet == Quiet::Draining && entry.bytes > 0;
+        let draining = || self.rooms.values().filter(waits).filter(late);
         let bytes = draining().fold(0u64, |sum, entry| sum.saturating_add(entry.bytes));
         if bytes <= self.limits.quarantine_bytes {
             return;

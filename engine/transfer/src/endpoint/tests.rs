@@ -357,7 +357,13 @@ fn a_full_quarantine_tears_the_oldest_peer_down() {
         decode.greet();
         decode.open();
         decode.endpoint.abort(KEY, Code::Aborted.into(), ms(0));
-        assert_eq!(decode.outputs().iter().any(|output| matches!(output, Output::TearDown { .. })), torn);
+        let mut torn_down = |at| {
+            decode.endpoint.on_tick(ms(at));
+            decode.outputs().iter().any(|output| matches!(output, Output::TearDown { .. }))
+        };
+        let beat = Timers::default().beat.as_millis() as u64;
+        assert!(!torn_down(beat - 1), "the peer has had no time to answer");
+        assert_eq!(torn_down(beat), torn);
         assert!(!decode.endpoint.room(KEY).unwrap().free);
     }
 }
