@@ -203,7 +203,7 @@ fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String, Said), S
 }
 
 /// `count` consecutive free ports.
-fn free_ports(host: IpAddr, count: u32) -> Result<u16, ServeError> {
+pub(crate) fn free_ports(host: IpAddr, count: u32) -> Result<u16, ServeError> {
     for _ in 0..64 {
         let first = TcpListener::bind((host, 0))?;
         let port = first.local_addr()?.port();

@@ -17,6 +17,7 @@ pub use wedge::WedgeArgs;
 use crate::report::{machine_facts, table};
 use crate::serving::ScheduleKind;
 use clap::{Args, Subcommand};
+use reference::rng::Rng;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -147,22 +148,9 @@ impl Answer {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    /// Tokens that every preset has and that end no text.
-    fn tokens(&mut self, count: u64) -> Vec<u64> {
-        (0..count).map(|_| 3 + self.below(200)).collect()
-    }
+/// Tokens that every preset has and that end no text.
+fn tokens(random: &mut Rng, count: u64) -> Vec<u64> {
+    (0..count).map(|_| 3 + random.below(200)).collect()
 }
 
 /// Things in a row, or the word for none.

@@ -17,6 +17,7 @@ pub mod mutants;
 pub mod parity;
 pub mod plan;
 pub mod plots;
+mod probe;
 pub mod report;
 pub mod serve;
 pub mod serving;

@@ -1,8 +1,8 @@
 //! Pages that prefill servers have sent, by their own metrics.
 
+use crate::probe::{get, sum};
 use serde::Serialize;
-use std::io::{Error, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// For an answer.
@@ -25,7 +25,7 @@ impl Moved {
     pub fn by(servers: &[SocketAddr]) -> std::io::Result<Self> {
         let mut all = Self::default();
         for server in servers {
-            let text = metrics(*server)?;
+            let (_, text, _) = get(*server, "/metrics", ANSWER)?;
             all.bytes += sum(&text, "sm120_transfer_bytes_total{")? as u64;
             all.seconds += sum(&text, "sm120_transfer_moving_seconds_total{")?;
         }
@@ -44,34 +44,9 @@ impl Moved {
     }
 }
 
-fn metrics(server: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&server, ANSWER)?;
-    stream.set_read_timeout(Some(ANSWER))?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
-}
-
-fn sum(text: &str, name: &str) -> std::io::Result<f64> {
-    let samples = text.lines().filter(|line| line.starts_with(name));
-    let values: Vec<f64> = samples.filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
-    match values.is_empty() {
-        true => Err(Error::other(format!("no metric {}", name.trim_end_matches('{')))),
-        false => Ok(values.iter().sum()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn samples_of_all_ranks_are_added() {
-        let text = "# HELP x\nsm120_transfer_bytes_total{rank=\"0\"} 5\nsm120_transfer_bytes_total{rank=\"1\"} 7\n";
-        assert_eq!(sum(text, "sm120_transfer_bytes_total{").ok(), Some(12.0));
-        assert!(sum(text, "sm120_transfer_moving_seconds_total{").is_err());
-    }
 
     #[test]
     fn a_rate_is_bytes_over_the_time_in_which_they_moved() {

@@ -5,9 +5,9 @@
 //! out commands. A turn hands over an order (commands, landed pages, copies, a step) and takes in the oldest answer. Without
 //! anything to compute, an exchange goes round all the same while rooms are open or copies under way.
 //!
-//! [`Alone`] has no rooms: a whole engine, [`Engine`](crate::engine::Engine). [`Decode`] asks for prompts and goes on from them, [`Prefill`] computes them. A room's outcome is final on one side as soon
-//! as its request has ended, failed or gone on there; its arena pages are free only when every rank has proof of quiet and
-//! no order in flight copies them.
+//! [`Alone`] has no rooms: a whole engine, [`Engine`](crate::engine::Engine). [`Decode`] asks for prompts and goes on from them,
+//! [`Prefill`] computes them. A room's outcome is final on one side as soon as its request has ended, failed or gone on there; its
+//! arena pages are free only when every rank has proof of quiet and no order in flight copies them.
 
 mod alone;
 mod arena;

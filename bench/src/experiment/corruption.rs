@@ -2,9 +2,10 @@
 //! of one process that computes every prompt anew.
 
 use super::servers::{Extra, Server, Servers, clap_word, options};
-use super::{Answer, DeploymentArgs, ExperimentError, Random};
+use super::{Answer, DeploymentArgs, ExperimentError, tokens};
 use crate::e2e::http::Connection;
 use clap::{Args, ValueEnum};
+use reference::rng::Rng;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -75,12 +76,12 @@ const BROKEN_GATE: &str = "landing:CSA index K=delay(25); gate:CSA index K=skip-
 
 /// The tokens that a session was given, turn by turn; each prompt is all that was said before and something new.
 fn session(connection: &mut Connection, args: &CorruptionArgs, number: u64) -> std::io::Result<Vec<u64>> {
-    let mut prompt = Random(args.seed ^ (1 << 40) ^ (number % BEGINNINGS)).tokens(BEGINNING_TOKENS);
-    let mut random = Random(args.seed.wrapping_add(number << 20));
+    let mut prompt = tokens(&mut Rng::new(args.seed ^ (1 << 40) ^ (number % BEGINNINGS)), BEGINNING_TOKENS);
+    let mut random = Rng::new(args.seed.wrapping_add(number << 20));
     let mut answers = Vec::new();
     for turn in 0..args.turns {
         let new = 1 + random.below(40);
-        prompt.extend(random.tokens(new));
+        prompt.extend(tokens(&mut random, new));
         let wanted = 4 + random.below(20);
         // Half of the sessions are sampled, so that a slight error shows even where one token is by far the likeliest.
         let body = json!({

@@ -1,10 +1,12 @@
 //! Servers of a local deployment, children of this process that end with it.
 
 use super::{DeploymentArgs, ExperimentError};
+use crate::deployment::free_ports;
+use crate::probe;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -109,28 +111,13 @@ impl Server {
 
     /// The same, where an answer has to come sooner.
     pub(super) fn get_within(&self, path: &str, patience: Duration) -> std::io::Result<(u16, String, Duration)> {
-        let start = Instant::now();
-        let mut stream = TcpStream::connect_timeout(&self.address, patience)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let status = text.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.ok_or_else(|| std::io::Error::other("expected a status line"))?;
-        Ok((status, text, start.elapsed()))
+        probe::get(self.address, path, patience)
     }
 
     /// What is not as before: pages that are not free, rooms that are open or held.
     pub(super) fn unaccounted(&self) -> Result<Vec<String>, ExperimentError> {
         let (_, text, _) = self.get("/metrics").map_err(ExperimentError::io(self.name))?;
-        let sum = |name: &str| -> Result<f64, ExperimentError> {
-            let values = text.lines().filter(|line| line.starts_with(name));
-            let values: Vec<f64> = values.filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect();
-            match values.is_empty() {
-                true => Err(ExperimentError::Server(format!("{}: no metric {name}", self.name))),
-                false => Ok(values.iter().sum()),
-            }
-        };
+        let sum = |name: &str| probe::sum(&text, name).map_err(ExperimentError::io(self.name));
         let mut wrong = Vec::new();
         for pool in ["compressed", "window", "request"] {
             let free = sum(&format!("sm120_pool_free_pages{{pool=\"{pool}\"}}"))?;
@@ -240,14 +227,7 @@ pub(super) fn clap_word(choice: impl clap::ValueEnum) -> String {
 
 /// An address at which `ports` consecutive ports are free.
 fn free_address(ports: u32) -> Result<SocketAddr, ExperimentError> {
-    for _ in 0..64 {
-        let first = TcpListener::bind(("127.0.0.1", 0)).map_err(ExperimentError::io("a port"))?;
-        let address = first.local_addr().map_err(ExperimentError::io("a port"))?;
-        let next = |i| u16::try_from(i).ok().and_then(|i| address.port().checked_add(i));
-        let rest: Option<Vec<_>> = (1..ports).map(|i| TcpListener::bind(("127.0.0.1", next(i)?)).ok()).collect();
-        if rest.is_some() {
-            return Ok(address);
-        }
-    }
-    Err(ExperimentError::Server(format!("no {ports} free ports in a row")))
+    let host = IpAddr::from([127, 0, 0, 1]);
+    let port = free_ports(host, ports).map_err(|error| ExperimentError::Server(error.to_string()))?;
+    Ok(SocketAddr::new(host, port))
 }

@@ -38,15 +38,21 @@ fn margin(logits: &[f32]) -> f32 {
     sorted[sorted.len() - 1] - sorted[sorted.len() - 2]
 }
 
-/// Where the texts begin: greedy margins are above 0.1 there. With bf16 activations and random weights a near tie may fall
+/// Where the texts begin, and their index keys: greedy margins are above 0.1 there. With bf16 activations and random weights a near tie may fall
 /// either way in two correct programs, in a pick, an expert or a token, and what follows then differs.
-const TEXTS: [usize; 2] = [50, 140];
+const TEXTS: [(usize, IndexKFormat); 5] = [
+    (50, IndexKFormat::Fp8),
+    (50, IndexKFormat::Bf16),
+    (50, IndexKFormat::Fp4),
+    (140, IndexKFormat::Fp8),
+    (140, IndexKFormat::Bf16),
+];
 
 #[test]
 fn host_emulated_and_reference() {
     let checkpoint = checkpoint();
     let mut differences = Vec::new();
-    for (from, index_k) in TEXTS.into_iter().flat_map(|from| [(from, IndexKFormat::Fp8), (from, IndexKFormat::Bf16)]) {
+    for (from, index_k) in TEXTS {
         let numerics = Numerics { index_k, ..Numerics::device() };
         let (tokens, logits) = run(ReferenceOps, &checkpoint, numerics, from);
         let host = run(HostOps, &checkpoint, numerics, from);

@@ -1,7 +1,8 @@
 //! Clients that ask without pause, and what each of them is told.
 
-use super::super::Random;
+use super::super::tokens;
 use crate::e2e::http::Connection;
+use reference::rng::Rng;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +65,7 @@ fn lock(told: &Mutex<Vec<Told>>) -> MutexGuard<'_, Vec<Told>> {
 }
 
 fn talk(address: SocketAddr, number: u64, stop: &AtomicBool, told: &Mutex<Vec<Told>>) {
-    let (mut random, mut open) = (Random(number << 32), None);
+    let (mut random, mut open) = (Rng::new(number << 32), None);
     while !stop.load(Ordering::Acquire) {
         let asked = Instant::now();
         let connection = open.take().map_or_else(|| Connection::open(&address.to_string()), Ok);
@@ -83,10 +84,10 @@ fn talk(address: SocketAddr, number: u64, stop: &AtomicBool, told: &Mutex<Vec<To
     }
 }
 
-fn ask(connection: &mut Connection, random: &mut Random) -> std::io::Result<()> {
+fn ask(connection: &mut Connection, random: &mut Rng) -> std::io::Result<()> {
     let length = 1 + random.below(PROMPT);
     let body = json!({
-        "prompt": random.tokens(length), "max_tokens": ANSWER, "temperature": 0, "ignore_eos": true,
+        "prompt": tokens(random, length), "max_tokens": ANSWER, "temperature": 0, "ignore_eos": true,
         "return_token_ids": true, "stream": true,
     });
     let (mut tokens, mut error) = (0, None);
