@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How long a test waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For a one-sided engine to tell of a peer that is gone. UCX over tcp mostly does within 0.1 s; now and then it neither
+/// For a one-sided engine to tell of a peer that is gone. UCX over tcp mostly does within half a second; now and then it neither
 /// fails nor ends the posts to it, and the endpoint's deadline is what ends them.
 pub const NOTICE: Duration = Duration::from_secs(5);
 
