@@ -131,7 +131,7 @@ fn host_figures(host: &HostUse) -> Vec<Figure> {
         ("sm120_host_cache_hits_total", "Beginnings copied back.", stats.hits),
         ("sm120_host_cache_hit_tokens_total", "Tokens of those.", stats.hit_tokens),
         ("sm120_host_cache_loads_failed_total", "Copies back that failed; the text was computed.", stats.loads_failed),
-        ("sm120_host_cache_evicted_total", "Texts dropped for others.", stats.evicted),
+        ("sm120_host_cache_evicted_total", "Pages dropped for others.", stats.evicted),
     ];
     let mut figures: Vec<Figure> =
         counts.into_iter().map(|(name, help, count)| figure(name, Counter, help, count as f64)).collect();
