@@ -54,8 +54,8 @@ pub enum JobError {
 
 /// Seed of the case data of the main job.
 const DATA_SEED: u64 = 1;
-/// Schedule seeds of every emulated case of the main job, which has three minutes; the tests run 16.
-const SCHEDULE_SEEDS: u64 = 8;
+/// Schedule seeds of every emulated case of the main job, from 0 on; the tests run the first and as many behind them.
+pub const SCHEDULE_SEEDS: u64 = 8;
 
 /// The cases that `parity` runs: hostile ones and the golden activations, filtered.
 pub fn cases(args: &ParityArgs) -> Result<Vec<Case>, JobError> {

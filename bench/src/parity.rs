@@ -38,7 +38,7 @@ pub fn judge(kind: DeviceKind, plan: &Plan) -> Result<Vec<ParityRow>, DeviceErro
                 repeat::<HostOps, _>("host", prepared, &[0], |_| &host, Fill::Poison)
             }))
         }
-        DeviceKind::Emulated => Ok(Variant::ALL.into_iter().flat_map(|v| judge_emulated(v, plan)).collect()),
+        DeviceKind::Emulated => Ok(judge_emulated(plan)),
         DeviceKind::Cuda => {
             let mut rows = Vec::new();
             for variant in Variant::ALL {
@@ -63,14 +63,17 @@ pub fn judge(kind: DeviceKind, plan: &Plan) -> Result<Vec<ParityRow>, DeviceErro
     }
 }
 
-fn judge_emulated(variant: Variant, plan: &Plan) -> Vec<ParityRow> {
-    let device = format!("emulated {variant}");
-    let mut of_variant = plan.clone();
-    of_variant.cases.retain(|case| offers(case, variant));
-    judge_with(&device, &of_variant, |prepared| {
-        let ops = |seed: u64| emulated_ops(variant, seed);
-        repeat::<KernelOps<Emulated>, _>(&device, prepared, &plan.seeds, ops, Fill::Leave)
-    })
+/// Both variants of a case one after the other, so that its data and what the reference expects are computed once.
+fn judge_emulated(plan: &Plan) -> Vec<ParityRow> {
+    let rows = judge_with("emulated", plan, |prepared| {
+        Variant::ALL.map(|variant| {
+            let ops = |seed: u64| emulated_ops(variant, seed);
+            let device = format!("emulated {variant}");
+            offers(&prepared.case, variant)
+                .then(|| repeat::<KernelOps<Emulated>, _>(&device, prepared, &plan.seeds, ops, Fill::Leave))
+        })
+    });
+    (0..Variant::ALL.len()).flat_map(|variant| rows.iter().filter_map(move |row| row[variant].clone())).collect()
 }
 
 /// The shipped kernels of one variant on a fresh machine with full checks.
@@ -93,19 +96,19 @@ fn progress(device: &str, len: usize) -> ProgressBar {
     ProgressBar::new(len as u64).with_style(style).with_prefix(device.to_owned())
 }
 
-fn judge_with(device: &str, plan: &Plan, run: impl Fn(&Prepared) -> ParityRow + Sync) -> Vec<ParityRow> {
+fn judge_with<R: Send>(device: &str, plan: &Plan, run: impl Fn(&Prepared) -> R + Sync) -> Vec<R> {
     let bar = progress(device, plan.cases.len());
-    let rows = plan
+    let judged = plan
         .cases
         .par_iter()
         .map(|case| {
-            let row = run(&case.prepare(plan.data_seed));
+            let judged = run(&case.prepare(plan.data_seed));
             bar.inc(1);
-            row
+            judged
         })
         .collect();
     bar.finish_and_clear();
-    rows
+    judged
 }
 
 /// Runs a case once per seed: every run must pass, and all must give the same bytes. A device

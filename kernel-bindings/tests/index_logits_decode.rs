@@ -35,7 +35,8 @@ fn device(variant: Variant, num_sms: u32, seed: u64) -> KernelOps<Emulated> {
 }
 
 /// Runs a case under schedules and asynchronous modes, on machines of 1, 3 and 188 SMs. Every run must pass, without a
-/// finding, and all must give the same bytes: neither schedule nor split may show.
+/// finding, and all must give the same bytes: neither schedule nor split may show. Nine seeds are every mode on every machine;
+/// more schedules on 188 SMs, with copies that are late or in pieces, are run by `bench/tests/suite.rs` and the main job.
 fn under_schedules(case: &Case, variant: Variant, seeds: Range<u64>) {
     let prepared = case.prepare(1);
     let mut digest = None;
@@ -60,22 +61,22 @@ fn all_cases(size: Size, variant: Variant, seeds: Range<u64>) {
 
 #[test]
 fn quick_cases_portable() {
-    all_cases(Size::Quick, Variant::Sm89, 0..18);
+    all_cases(Size::Quick, Variant::Sm89, 0..9);
 }
 
 #[test]
 fn quick_cases_sm120a() {
-    all_cases(Size::Quick, Variant::Sm120a, 0..18);
+    all_cases(Size::Quick, Variant::Sm120a, 0..9);
 }
 
 #[test]
 fn full_cases_portable() {
-    all_cases(Size::Full, Variant::Sm89, 2..5);
+    all_cases(Size::Full, Variant::Sm89, 2..4);
 }
 
 #[test]
 fn full_cases_sm120a() {
-    all_cases(Size::Full, Variant::Sm120a, 2..5);
+    all_cases(Size::Full, Variant::Sm120a, 2..4);
 }
 
 /// Runs a problem and returns its one output.

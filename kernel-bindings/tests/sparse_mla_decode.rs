@@ -29,7 +29,8 @@ fn device(variant: Variant, seed: u64) -> KernelOps<Emulated> {
 }
 
 /// Runs cases under schedules and asynchronous modes. Every run must pass, without a finding, and all of a case must give
-/// the same bytes.
+/// the same bytes. `bench/tests/suite.rs` and the main job run the same cases under more schedules, with copies that are late
+/// or in pieces; of the large ones, those with copies at once (seed 0) are left for here.
 fn under_schedules(cases: Vec<Case>, size: Size, variant: Variant, seeds: Range<u64>) {
     let cases: Vec<Case> = cases.into_iter().filter(|case| case.size == size).collect();
     assert!(!cases.is_empty());
@@ -49,22 +50,22 @@ fn under_schedules(cases: Vec<Case>, size: Size, variant: Variant, seeds: Range<
 
 #[test]
 fn quick_cases_portable() {
-    under_schedules(cases(), Size::Quick, Variant::Sm89, 0..18);
+    under_schedules(cases(), Size::Quick, Variant::Sm89, 0..6);
 }
 
 #[test]
 fn quick_cases_sm120a() {
-    under_schedules(cases(), Size::Quick, Variant::Sm120a, 0..18);
+    under_schedules(cases(), Size::Quick, Variant::Sm120a, 0..6);
 }
 
 #[test]
 fn full_cases_portable() {
-    under_schedules(cases(), Size::Full, Variant::Sm89, 1..3);
+    under_schedules(cases(), Size::Full, Variant::Sm89, 0..1);
 }
 
 #[test]
 fn full_cases_sm120a() {
-    under_schedules(cases(), Size::Full, Variant::Sm120a, 1..3);
+    under_schedules(cases(), Size::Full, Variant::Sm120a, 0..1);
 }
 
 #[test]
