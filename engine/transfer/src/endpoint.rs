@@ -13,7 +13,7 @@
 mod clock;
 mod peer;
 mod rooms;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod wire;
 

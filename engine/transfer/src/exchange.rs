@@ -7,7 +7,7 @@
 
 mod peers;
 mod port;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use peers::{PeerSeen, merge_peers, nobody_up};

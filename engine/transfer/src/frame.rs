@@ -333,5 +333,5 @@ pub enum Decoded {
     Lost(FrameError),
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

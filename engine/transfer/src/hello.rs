@@ -151,7 +151,7 @@ pub fn check_own(hello: &Hello) -> Result<Layout, Refusal> {
     Ok(layout)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) mod tests {
     use super::*;
     use crate::ids::Class;

@@ -32,7 +32,7 @@ pub fn nobody_up(peers: &[PeerSeen]) -> Option<String> {
     Some(format!("no prefill server: {}", reasons.join("; ")))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::reason::Code;

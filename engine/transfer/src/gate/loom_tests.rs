@@ -1,4 +1,4 @@
-//! Every interleaving, memory order included: `RUSTFLAGS="--cfg loom" cargo test -p transfer --lib gate --release`.
+//! Every interleaving, memory order included: `RUSTFLAGS="--cfg loom" cargo test -p transfer --lib`.
 //! Bytes of a page are one relaxed word here, as in an arena.
 
 use super::*;
