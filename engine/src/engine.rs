@@ -70,7 +70,7 @@ pub trait Turns: Send {
     /// The scheduler, to look at.
     fn scheduler(&self) -> &Scheduler;
 
-    /// How far every rank is.
+    /// How far every rank is, and its copies.
     fn rank_parts(&self) -> &[Arc<Part>];
 
     /// A count that rises whenever anything got on.

@@ -79,6 +79,9 @@ impl Needed {
     /// A compressed page counts from its first completed row on. Of the window pages those count that hold a row or a state
     /// which the token at `tokens` or a later one reads. Rings of the request are empty wherever the HCA ratio divides the text.
     ///
+    /// The window page before the last page's end is among them as well, so that the receiver can resume later texts there, unless
+    /// these are more pages than another text of its length may need anyway ([`CacheShape::max_window_pages`]).
+    ///
     /// # Panics
     /// `held` is no multiple of the page, where nobody could resume.
     pub fn at(shape: &CacheShape, held: u32, tokens: u32) -> Self {
@@ -89,11 +92,16 @@ impl Needed {
         let rows = tokens / shape.csa_ratio.min(shape.hca_ratio);
         let rows_per_page = shape.page_tokens / shape.csa_ratio.min(shape.hca_ratio);
         let first = held / shape.page_tokens;
-        let window = shape.first_needed(Position(tokens)).0.max(held) / shape.window_page_tokens;
+        let (window, end) =
+            (shape.first_needed(Position(tokens)).0.max(held), tokens.div_ceil(shape.window_page_tokens));
+        let window = window / shape.window_page_tokens;
+        let boundary = tokens - tokens % shape.page_tokens;
+        let resume = (boundary > held).then(|| boundary / shape.window_page_tokens - 1);
+        let resume = resume.filter(|&page| end - page <= shape.max_window_pages(1));
         let has_ring = matches!(shape.hca_state, HcaState::PerRequest);
         Self {
             compressed: first..rows.div_ceil(rows_per_page).max(first),
-            window: window..tokens.div_ceil(shape.window_page_tokens),
+            window: resume.map_or(window, |page| page.min(window))..end,
             request: has_ring && !tokens.is_multiple_of(shape.hca_ratio),
         }
     }

@@ -37,7 +37,7 @@ impl PoolKind for HostWindow {
 }
 
 /// Slots of the host tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct HostSizes {
     /// For compressed pages.
     pub compressed_slots: u32,
@@ -144,6 +144,8 @@ pub struct HostStats {
     pub hits: u64,
     /// Tokens of those texts.
     pub hit_tokens: u64,
+    /// Those texts of which a page was on disk.
+    pub disk_hits: u64,
     /// Texts whose copy back failed.
     pub loads_failed: u64,
     /// Nodes evicted.
@@ -157,6 +159,8 @@ pub struct HostCache {
     hash: fn(&[TokenId]) -> u64,
     compressed: Pool<HostCompressed>,
     window: Pool<HostWindow>,
+    /// First slots on disk.
+    on_disk: HostSizes,
     nodes: HashMap<HostNode, Node>,
     by_hash: HashMap<(HostNode, u64), HostNode>,
     /// Nodes without children, least recently used first.
@@ -169,13 +173,17 @@ pub struct HostCache {
 }
 
 impl HostCache {
-    /// An empty tier over pages of `page_tokens` tokens.
-    pub fn new(page_tokens: u32, sizes: HostSizes) -> Self {
+    /// An empty tier over pages of `page_tokens` tokens; of its slots the last `on_disk` are not in memory.
+    pub fn new(page_tokens: u32, sizes: HostSizes, on_disk: HostSizes) -> Self {
         Self {
             page_tokens: page_tokens as usize,
             hash: crate::prefix::hash_tokens,
             compressed: Pool::new(sizes.compressed_slots),
             window: Pool::new(sizes.window_slots),
+            on_disk: HostSizes {
+                compressed_slots: sizes.compressed_slots - on_disk.compressed_slots,
+                window_slots: sizes.window_slots - on_disk.window_slots,
+            },
             nodes: HashMap::new(),
             by_hash: HashMap::new(),
             leaves: BTreeSet::new(),
@@ -270,6 +278,9 @@ impl HostCache {
     pub fn finish_load(&mut self, hit: HostHit) {
         self.stats.hits += 1;
         self.stats.hit_tokens += u64::from(hit.tokens);
+        let HostSizes { compressed_slots, window_slots } = self.on_disk;
+        let on_disk = hit.window.0 >= window_slots || hit.compressed.iter().any(|slot| slot.0 >= compressed_slots);
+        self.stats.disk_hits += u64::from(on_disk);
         self.unpin(hit);
     }
 

@@ -12,8 +12,9 @@
 //! * Jobs are carried out in the order in which they were handed over. What is dropped is therefore over, for slots, before
 //!   anything that is ordered later; and cache pages are written by the thread that drops.
 //!
-//! Slots may be in a file, behind those in memory. Their pages are always summed, and what the disk does not do ends a copy.
-//! A disk that fails behind the check ends the step that waits for the load, as a failed operation does.
+//! Slots may be in a file, behind those in memory. Their pages are always summed, and what the disk does not do ends a copy. They
+//! are compared as they are read, once, so that a load with pages in the file is not Checked before it is Done: a disk may fail
+//! at the last page, and no step waits for a disk.
 //!
 //! A slot counts as filled when a whole save into it has been stored, and as empty again when the next one begins.
 
@@ -32,7 +33,8 @@ use crate::geometry::{CacheGeometry, PoolName};
 use crate::handover::{Handover, class, layout};
 use crate::host_cache::{HostSizes, SlotBytes};
 use crate::pools::PoolSizes;
-use disk::{FileSlots, Summed, TieredSlots};
+use crate::progress::Part;
+use disk::{FileSlots, Kinds, TieredSlots};
 use port::CopierPort;
 use slots::Slots;
 use std::path::PathBuf;
@@ -56,6 +58,32 @@ pub struct DiskConfig {
     pub sizes: HostSizes,
 }
 
+impl DiskConfig {
+    /// The most slots that take no more than `budget` bytes of a file in `dir`, in the proportion of
+    /// [`HostSizes::of_pages`].
+    ///
+    /// # Errors
+    /// The bytes that one of each take, where those are more.
+    pub fn within(dir: PathBuf, budget: u64, geometry: &CacheGeometry) -> Result<Self, u64> {
+        let bytes = |sizes| layout(geometry, pool_sizes(sizes)).map_or(u64::MAX, |layout| layout.bytes());
+        Ok(Self { dir, sizes: most_slots(budget, geometry, bytes)? })
+    }
+}
+
+/// The most slots of which `bytes` are no more than `budget`; the bytes of the fewest, where those are more.
+fn most_slots(budget: u64, geometry: &CacheGeometry, bytes: impl Fn(HostSizes) -> u64) -> Result<HostSizes, u64> {
+    let bytes = |pages| bytes(HostSizes::of_pages(pages));
+    if bytes(1) > budget {
+        return Err(bytes(1));
+    }
+    let (mut most, mut too_many) = (1, geometry.shape.max_pages());
+    while most + 1 < too_many {
+        let middle = most + (too_many - most) / 2;
+        *(if bytes(middle) <= budget { &mut most } else { &mut too_many }) = middle;
+    }
+    Ok(HostSizes::of_pages(most))
+}
+
 /// What a rank's tier is made of.
 #[derive(Debug, Clone)]
 pub struct HostTierConfig {
@@ -75,6 +103,8 @@ pub struct HostTierConfig {
     pub faults: Arc<Faults>,
     /// Rung when a copy gets on: the engine's thread may wait for that.
     pub bell: Bell,
+    /// Of the copy engine, among the parts of the engine.
+    pub name: String,
 }
 
 impl HostTierConfig {
@@ -89,16 +119,22 @@ impl HostTierConfig {
             deadline: Duration::from_secs(10),
             faults: Arc::new(Faults::none()),
             bell: Bell::new(),
+            name: "host copies".into(),
         }
     }
 
     /// All slots, those on disk included.
     pub fn slots(&self) -> HostSizes {
-        let disk = self.disk.as_ref().map_or(HostSizes { compressed_slots: 0, window_slots: 0 }, |disk| disk.sizes);
+        let disk = self.on_disk();
         HostSizes {
             compressed_slots: self.sizes.compressed_slots.saturating_add(disk.compressed_slots),
             window_slots: self.sizes.window_slots.saturating_add(disk.window_slots),
         }
+    }
+
+    /// Slots on disk.
+    pub fn on_disk(&self) -> HostSizes {
+        self.disk.as_ref().map(|disk| disk.sizes).unwrap_or_default()
     }
 
     /// Where the bytes of every slot in memory lie.
@@ -123,17 +159,8 @@ impl HostTierConfig {
     /// # Errors
     /// The bytes that one of each take, where those are more.
     pub fn within(budget: u64, geometry: &CacheGeometry) -> Result<Self, u64> {
-        let of = |slots: u32| Self::new(HostSizes::of_pages(slots));
-        let bytes = |slots: u32| of(slots).bytes(geometry).unwrap_or(u64::MAX);
-        if bytes(1) > budget {
-            return Err(bytes(1));
-        }
-        let (mut most, mut too_many) = (1, geometry.shape.max_pages());
-        while most + 1 < too_many {
-            let middle = most + (too_many - most) / 2;
-            *(if bytes(middle) <= budget { &mut most } else { &mut too_many }) = middle;
-        }
-        Ok(of(most))
+        let bytes = |sizes| Self::new(sizes).bytes(geometry).unwrap_or(u64::MAX);
+        Ok(Self::new(most_slots(budget, geometry, bytes)?))
     }
 
     /// Bytes of a slot of either kind.
@@ -185,10 +212,12 @@ pub enum HostTierError {
     #[error(transparent)]
     Gate(#[from] GateError),
     /// No file for slots.
-    #[error("host slots in {}: {source}", path.display())]
+    #[error("host slots in {}, {bytes} B: {source}", path.display())]
     Disk {
         /// File.
         path: PathBuf,
+        /// Its size.
+        bytes: u64,
         /// What the system says.
         source: std::io::Error,
     },
@@ -256,7 +285,7 @@ pub struct HostTier {
     /// Bytes of a staging buffer.
     buffer_bytes: usize,
     bytes: u64,
-    summed: Summed,
+    kinds: Kinds,
 }
 
 impl HostTier {
@@ -288,10 +317,15 @@ impl HostTier {
         let handover = Handover::new(geometry, pool_sizes(config.slots()))?;
         let layout = handover.layout();
         let buffer_bytes = config.buffer_bytes(layout) as usize;
-        let summed = Summed::new(config.verify, config.disk.as_ref().map(|_| config.sizes));
-        let slots = Slots::new(layout.clone(), store, summed, Arc::clone(&config.faults));
+        let kinds = Kinds::of(config);
+        let slots = Slots::new(layout.clone(), store, kinds, Arc::clone(&config.faults));
         let port = CopierPort::start(slots, config.buffers(), buffer_bytes, config)?;
-        Ok(Self { handover, port, buffer_bytes, bytes: config.bytes(geometry)?, summed })
+        Ok(Self { handover, port, buffer_bytes, bytes: config.bytes(geometry)?, kinds })
+    }
+
+    /// The copy engine's progress: copies that wait for it, and pages that it has moved.
+    pub fn part(&self) -> &Arc<Part> {
+        &self.port.part
     }
 
     /// Bytes of host memory: slots and staging buffers.

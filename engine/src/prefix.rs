@@ -127,6 +127,11 @@ impl PrefixCache {
         }
     }
 
+    /// Nodes with a window page.
+    pub fn num_windows(&self) -> usize {
+        self.windows.len()
+    }
+
     /// The longest text that `tokens` starts with, that is at most `max_tokens` long and that can be resumed.
     pub fn lookup(&mut self, tokens: &[TokenId], max_tokens: u32, pools: &mut Pools) -> Option<Hit> {
         let tokens = &tokens[..tokens.len().min(max_tokens as usize)];

@@ -214,6 +214,7 @@ pub struct Runner {
     answers: Receiver<Answer>,
     threads: Vec<JoinHandle<()>>,
     /// Steps that wait at every rank, and layers that it has done.
+    /// Of the ranks, then of their copy engines.
     parts: Vec<Arc<Part>>,
     /// Answers by rank that no step has been gathered from yet.
     early: Vec<VecDeque<(StepOutput, Report)>>,
@@ -260,13 +261,16 @@ impl Runner {
         let (in_flight, abandoned) = (0, false);
         let mut runner =
             Self { orders, answers, threads, parts, early, in_flight, stopped, chain, deadline, abandoned };
-        let mut rank_parts = rank_parts.into_iter();
+        let (mut rank_parts, mut copiers) = (rank_parts.into_iter(), Vec::new());
         for (rank, end) in group.into_iter().enumerate() {
             let (orders, inbox) = channel::<Arc<Order>>();
             let rank_parts = rank_parts.next().unwrap_or_default();
             let (make, answer) = (Arc::clone(&make), answer.clone());
-            let part = Part::new(format!("rank {rank}"), Vec::new());
+            // A rank waits for its copies, inside a step too.
+            let copier: Vec<Arc<Part>> = rank_parts.host.iter().map(|host| Arc::clone(host.part())).collect();
+            let part = Part::new(format!("rank {rank}"), copier.clone());
             runner.parts.push(Arc::clone(&part));
+            copiers.extend(copier);
             let body = move || {
                 let collective: Box<dyn Collective<O>> = match end {
                     Some(end) => Box::new(end),
@@ -290,6 +294,7 @@ impl Runner {
             runner.orders.push(orders);
             runner.threads.push(thread);
         }
+        runner.parts.extend(copiers);
         drop(answer);
         runner.gather(None)?;
         Ok(runner)
@@ -330,7 +335,7 @@ impl Runner {
         Ok(number)
     }
 
-    /// How far every rank is.
+    /// How far every rank is, and then every rank's copies to and from host memory.
     pub fn parts(&self) -> &[Arc<Part>] {
         &self.parts
     }

@@ -4,8 +4,10 @@
 //! **Order.** Requests are admitted in order of arrival and never overtaken: one that does not fit holds back all
 //! behind it. Running sequences get pages in order of arrival too; when pages run out the youngest is preempted, gives
 //! back what it holds, waits at its old place and later computes its text again (but for what the prefix cache still
-//! has). So the oldest request advances in every step, and every request becomes the oldest. Decode tokens have their
-//! places in a step before prefill chunks, which share the rest, oldest first; the rest is never empty.
+//! has). One that has lost its pages while younger ones kept theirs (its copy out of host memory failed, the other engine
+//! is gone) gets them before anybody runs, from the youngest if need be. So the oldest request advances in every step, and
+//! every request becomes the oldest. Decode tokens have their places in a step before prefill chunks, which share the rest,
+//! oldest first; the rest is never empty.
 //!
 //! **Overlap.** A second step may be planned while one is in flight: its decode tokens are then the samples of that
 //! step ([`InputToken::FromStep`](crate::step::InputToken::FromStep)). A page that a step in flight was given goes to

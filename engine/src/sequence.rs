@@ -1,6 +1,7 @@
 //! Requests, what they turn into while they run, and how they end.
 
 use crate::geometry::CacheShape;
+use crate::handover::Needed;
 use crate::ids::{Generation, Position, SequenceId, TokenId};
 use crate::pools::{Compressed, PageRef, Pools, RequestSlots, Window};
 use crate::prefix::NodeId;
@@ -201,9 +202,18 @@ impl Sequence {
         (Event::Token { sequence: self.id, token, index }, ended)
     }
 
-    /// Gives back the window pages that no token from `committed` on reads.
+    /// First window page that a token from `next` on reads, or that is handed over with the prompt.
+    pub(crate) fn first_window(&self, shape: &CacheShape, next: u32) -> u32 {
+        let read = shape.first_needed(Position(next)).0 / shape.window_page_tokens;
+        match self.role {
+            Role::Prefill => read.min(Needed::at(shape, 0, self.prompt_tokens).window.start),
+            Role::Whole | Role::Remote => read,
+        }
+    }
+
+    /// Gives back the window pages that nobody needs once `committed` tokens are there.
     pub(crate) fn leave_window(&mut self, shape: &CacheShape, pools: &mut Pools) {
-        let first = shape.first_needed(Position(self.committed)).0 / shape.window_page_tokens;
+        let first = self.first_window(shape, self.committed);
         let end = self.window.len().min(first as usize);
         // Pages leave in order: everything before the last `None` is `None`.
         for page in self.window[..end].iter_mut().rev() {

@@ -1,7 +1,7 @@
 //! What the loop shows of itself to other threads.
 
 use super::Turns;
-use crate::host_cache::HostStats;
+use crate::host_cache::{HostSizes, HostStats};
 use crate::pools::{Pool, PoolKind};
 use crate::progress::Part;
 use crate::scheduler::{Scheduler, SchedulerStats};
@@ -12,13 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub struct PoolUse {
     /// All of them.
     pub pages: u32,
-    /// Those that nobody holds; pages of the prefix cache are held.
+    /// Those that nobody holds.
     pub free: u32,
+    /// Those that the prefix cache holds, of which running texts may hold some as well.
+    pub cached: u32,
 }
 
 impl PoolUse {
     fn of<K: PoolKind>(pool: &Pool<K>) -> Self {
-        Self { pages: pool.num_pages(), free: pool.num_free() }
+        Self { pages: pool.num_pages(), free: pool.num_free(), cached: 0 }
     }
 }
 
@@ -29,6 +31,8 @@ pub struct HostUse {
     pub compressed: PoolUse,
     /// Slots of window pages.
     pub window: PoolUse,
+    /// Of these slots, those on disk.
+    pub on_disk: HostSizes,
     /// Bytes of the slots that hold something, on one rank.
     pub used_bytes: u64,
     /// Requests whose beginnings are being copied back.
@@ -47,6 +51,7 @@ impl HostUse {
         Some(Self {
             compressed,
             window,
+            on_disk: scheduler.host_on_disk(),
             used_bytes: used(compressed, bytes.compressed) + used(window, bytes.window),
             loading: scheduler.num_loading(),
             stats: cache.stats(),
@@ -75,13 +80,13 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(super) fn of(scheduler: &Scheduler) -> Self {
-        let pools = scheduler.pools();
+        let (pools, prefix) = (scheduler.pools(), scheduler.prefix());
         Self {
             stats: scheduler.stats(),
             waiting: scheduler.num_waiting(),
             running: scheduler.num_running(),
-            compressed: PoolUse::of(&pools.compressed),
-            window: PoolUse::of(&pools.window),
+            compressed: PoolUse { cached: prefix.len() as u32, ..PoolUse::of(&pools.compressed) },
+            window: PoolUse { cached: prefix.num_windows() as u32, ..PoolUse::of(&pools.window) },
             requests: PoolUse::of(&pools.requests),
             host: HostUse::of(scheduler),
         }

@@ -9,7 +9,7 @@ fn text(pages: &[u32]) -> Vec<TokenId> {
 }
 
 fn tier(compressed_slots: u32, window_slots: u32) -> HostCache {
-    HostCache::new(PAGE, HostSizes { compressed_slots, window_slots })
+    HostCache::new(PAGE, HostSizes { compressed_slots, window_slots }, HostSizes::default())
 }
 
 /// Saves every page of a text, the last one with its window.

@@ -3,9 +3,11 @@
 //! A job first, then a step of a load: the next part of the load whose next unit comes first, if there is a buffer for it; else
 //! the sums of the next part of a load that is not checked. Nothing here waits for the rank.
 
+use super::disk::Check;
 use super::parts::Parts;
 use super::slots::Slots;
 use crate::engine::Bell;
+use crate::progress;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -48,7 +50,8 @@ pub(super) enum News {
 struct Load {
     id: CopyId,
     parts: Arc<Parts>,
-    /// Parts whose sums were compared.
+    check: Check,
+    /// Parts whose sums were compared, where that comes first.
     checked: usize,
     waiting: VecDeque<usize>,
     /// Parts that a fault holds back, and until when.
@@ -57,7 +60,7 @@ struct Load {
 
 impl Load {
     fn is_checked(&self) -> bool {
-        self.checked == self.parts.list.len()
+        self.check != Check::Before || self.checked == self.parts.list.len()
     }
 
     /// The part to stage next.
@@ -82,6 +85,8 @@ pub(super) struct Copier {
     jobs: Receiver<Job>,
     news: Sender<News>,
     bell: Bell,
+    /// Saves and loads that were handed over: those of a load wait until its last page is staged.
+    part: Arc<progress::Part>,
 }
 
 impl Copier {
@@ -90,8 +95,9 @@ impl Copier {
         free: Vec<Buffer>,
         jobs: Receiver<Job>,
         (news, bell): (Sender<News>, Bell),
+        part: Arc<progress::Part>,
     ) -> Self {
-        Self { slots, loads: Vec::new(), free, jobs, news, bell }
+        Self { slots, loads: Vec::new(), free, jobs, news, bell, part }
     }
 
     /// Until the rank is gone.
@@ -136,21 +142,31 @@ impl Copier {
                 let of = &parts.list[part];
                 let slots = parts.pages(of).iter().map(|pages| pages.arena);
                 let end = self.slots.write(of.item, slots, &mut buffer[..of.bytes]);
+                self.part.leave();
                 self.say(News::Stored { id, buffer, end });
             }
             Job::Load { id, parts } => self.begin(id, parts),
             Job::Return(buffer) => self.free.push(buffer),
-            Job::Stop(id) => self.loads.retain(|load| load.id != id),
+            Job::Stop(id) => self.leave(id),
         }
     }
 
     fn begin(&mut self, id: CopyId, parts: Arc<Parts>) {
-        let num_parts = parts.list.len();
-        let checked = if self.slots.verifies(&parts.moves) { 0 } else { num_parts };
-        let mut load = Load { id, parts, checked, waiting: (0..num_parts).collect(), late: Vec::new() };
-        match self.inject(&mut load) {
-            Ok(()) => self.loads.push(load),
-            Err(reason) => self.say(News::Failed(id, reason)),
+        let (check, waiting) = (self.slots.kinds.check(&parts.moves), (0..parts.list.len()).collect());
+        let mut load = Load { id, parts, check, checked: 0, waiting, late: Vec::new() };
+        let injected = self.inject(&mut load);
+        self.loads.push(load);
+        if let Err(reason) = injected {
+            self.fail(id, reason);
+        }
+    }
+
+    /// A load is over.
+    fn leave(&mut self, id: CopyId) {
+        let before = self.loads.len();
+        self.loads.retain(|load| load.id != id);
+        if self.loads.len() < before {
+            self.part.leave();
         }
     }
 
@@ -197,6 +213,7 @@ impl Copier {
         let part = &load.parts.list[load.checked];
         let same = load.parts.pages(part).iter().try_for_each(|pages| slots.check(part.item, pages.arena));
         load.checked += 1;
+        self.part.tick();
         let (id, whole) = (load.id, load.is_checked());
         match same {
             Ok(()) if whole => self.say(News::Checked(id)),
@@ -212,10 +229,15 @@ impl Copier {
         load.waiting.pop_front();
         let part = &load.parts.list[nth];
         let mut pages = load.parts.pages(part).iter().zip(buffer.chunks_exact_mut(slots.page_bytes(part.item)));
-        let read = pages.try_for_each(|(pages, page)| slots.read(part.item, pages.arena, page));
-        let (id, over) = (load.id, load.waiting.is_empty() && load.late.is_empty());
-        if over {
-            loads.remove(at);
+        let behind = load.check == Check::Behind;
+        let read = pages.try_for_each(|(pages, page)| {
+            slots.read(part.item, pages.arena, page)?;
+            if behind { slots.compare(part.item, pages.arena, page) } else { Ok(()) }
+        });
+        let id = load.id;
+        self.part.tick();
+        if load.waiting.is_empty() && load.late.is_empty() && read.is_ok() {
+            self.leave(id);
         }
         match read {
             Ok(()) => self.say(News::Staged { id, part: nth, buffer }),
@@ -227,7 +249,7 @@ impl Copier {
     }
 
     fn fail(&mut self, id: CopyId, reason: Reason) {
-        self.loads.retain(|load| load.id != id);
+        self.leave(id);
         self.say(News::Failed(id, reason));
     }
 }

@@ -5,6 +5,7 @@ use super::copy::Copy;
 use super::parts::Parts;
 use super::slots::Slots;
 use super::{HostTierConfig, HostTierError};
+use crate::progress::Part;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
@@ -24,6 +25,7 @@ pub(super) struct CopierPort {
     jobs: Option<SyncSender<Job>>,
     news: Receiver<News>,
     thread: Option<JoinHandle<()>>,
+    pub(super) part: Arc<Part>,
     deadline: Duration,
     /// Empty buffers for saves.
     free: Vec<Buffer>,
@@ -54,13 +56,15 @@ impl CopierPort {
         let make = || (0..buffers).map(|_| vec![0; buffer_bytes].into_boxed_slice()).collect::<Vec<_>>();
         let (jobs, inbox) = sync_channel(QUEUE);
         let (outbox, news) = channel();
-        let copier = Copier::new(slots, make(), inbox, (outbox, config.bell.clone()));
-        let thread = std::thread::Builder::new().name("host copies".into());
+        let part = Part::new(&*config.name, Vec::new());
+        let copier = Copier::new(slots, make(), inbox, (outbox, config.bell.clone()), Arc::clone(&part));
+        let thread = std::thread::Builder::new().name(config.name.clone());
         let thread = thread.spawn(move || copier.run()).map_err(HostTierError::Thread)?;
         Ok(Self {
             jobs: Some(jobs),
             news,
             thread: Some(thread),
+            part,
             deadline: config.deadline,
             free: make(),
             staged: VecDeque::new(),
@@ -71,6 +75,9 @@ impl CopierPort {
 
     /// Hands a job over; what the copy engine says while the queue is full is taken note of.
     pub(super) fn send(&mut self, mut job: Job) -> Result<(), HostTierError> {
+        if matches!(job, Job::Store { .. } | Job::Load { .. }) {
+            self.part.arrive();
+        }
         let until = self.until();
         loop {
             match self.jobs.as_ref().map(|jobs| jobs.try_send(job)) {

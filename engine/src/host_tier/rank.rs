@@ -2,6 +2,7 @@
 
 use super::copier::Job;
 use super::copy::{Copy, Landing};
+use super::disk::Check;
 use super::parts::Parts;
 use super::port::Filling;
 use super::{HostTier, HostTierError};
@@ -102,10 +103,9 @@ impl HostTier {
     fn load(&mut self, gate: &Arc<PageGate>, load: &HostLoad) -> Result<(), HostTierError> {
         let parts = self.parts(load.id, &load.pages)?;
         let left = parts.list.len();
-        let summed = parts.moves.iter().any(|pages| self.summed.holds(pages.class, pages.arena));
         let mut copy = Copy {
             parts: Arc::clone(&parts),
-            seen: if summed { CopySeen::Moving } else { CopySeen::Checked },
+            seen: if self.kinds.check(&parts.moves) == Check::No { CopySeen::Checked } else { CopySeen::Moving },
             left,
             generation: Some(load.generation),
             landing: None,

@@ -1,7 +1,6 @@
 //! Slots of a rank: their bytes, and sums of them.
 
-use super::disk::Summed;
-use crate::handover::PageMove;
+use super::disk::Kinds;
 use std::fmt::Debug;
 use std::sync::Arc;
 use transfer::arena::{Arena, ArenaError};
@@ -61,7 +60,7 @@ impl SlotStore for MemorySlots {
 pub(super) struct Slots {
     layout: Layout,
     store: Box<dyn SlotStore>,
-    summed: Summed,
+    pub(super) kinds: Kinds,
     /// By item and slot; empty where none is summed.
     sums: Vec<Vec<u64>>,
     faults: Arc<Faults>,
@@ -69,25 +68,20 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(layout: Layout, store: Box<dyn SlotStore>, summed: Summed, faults: Arc<Faults>) -> Self {
+    pub(super) fn new(layout: Layout, store: Box<dyn SlotStore>, kinds: Kinds, faults: Arc<Faults>) -> Self {
         let slots = |class: u8| layout.classes()[class as usize].num_pages as usize;
         let of_item = |class| vec![0; slots(class)];
-        let sums = match summed.any() {
+        let sums = match kinds.any_summed() {
             true => layout.items().iter().map(|item| of_item(item.spec.class.0)).collect(),
             false => Vec::new(),
         };
-        Self { layout, store, summed, sums, faults, page: Vec::new() }
-    }
-
-    /// Whether some of these pages have sums to compare.
-    pub(super) fn verifies(&self, pages: &[PageMove]) -> bool {
-        pages.iter().any(|pages| self.summed.holds(pages.class, pages.arena))
+        Self { layout, store, kinds, sums, faults, page: Vec::new() }
     }
 
     /// The sum of a page that has one.
     fn sum(&mut self, item: usize, slot: u32) -> Option<&mut u64> {
         let class = self.layout.items()[item].spec.class;
-        let sums = self.sums.get_mut(item).filter(|_| self.summed.holds(class, slot))?;
+        let sums = self.sums.get_mut(item).filter(|_| self.kinds.is_summed(class, slot))?;
         sums.get_mut(slot as usize)
     }
 
@@ -136,15 +130,22 @@ impl Slots {
         self.store.read(item, slot, page).map_err(|why| self.reason(item, slot, &why))
     }
 
-    /// Compares a page with its sum.
+    /// Reads a page to compare it with its sum, if it has one.
     pub(super) fn check(&mut self, item: usize, slot: u32) -> Result<(), Reason> {
-        let Some(&mut expected) = self.sum(item, slot) else { return Ok(()) };
+        if self.sum(item, slot).is_none() {
+            return Ok(());
+        }
         let mut page = std::mem::take(&mut self.page);
         page.resize(self.page_bytes(item), 0);
-        let read = self.read(item, slot, &mut page);
-        let got = xxh3_64(&page);
+        let same = self.read(item, slot, &mut page).and_then(|()| self.compare(item, slot, &page));
         self.page = page;
-        read?;
+        same
+    }
+
+    /// Compares a page with its sum, if it has one.
+    pub(super) fn compare(&mut self, item: usize, slot: u32, page: &[u8]) -> Result<(), Reason> {
+        let Some(&mut expected) = self.sum(item, slot) else { return Ok(()) };
+        let got = xxh3_64(page);
         match got == expected {
             true => Ok(()),
             false => {

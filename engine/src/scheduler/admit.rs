@@ -71,7 +71,7 @@ impl Scheduler {
     /// Shares what the device has of a text, and pins what host memory has beyond it. `None` if no further copy may be under way:
     /// nothing is shared or pinned then.
     fn find_beginning(&mut self, id: SequenceId) -> Option<Beginning> {
-        let may_load = self.may_load();
+        let full = self.loads_are_full();
         let sequence = self.sequences.get_mut(&id).expect("waiting sequences exist");
         let (tokens, page) = (sequence.tokens.len() as u32, self.shape.page_tokens);
         let hit = match self.config.prefix_cache {
@@ -101,7 +101,7 @@ impl Scheduler {
             // The last boundary is published once it is here; those before it have no window page here.
             sequence.published -= 1;
             sequence.node = sequence.node.filter(|_| sequence.published == pages as u32);
-            if !may_load {
+            if full {
                 sequence.release(&mut self.pools);
                 self.unpin(load);
                 return None;

@@ -53,13 +53,16 @@ impl Scheduler {
         free >= pages || free + self.prefix.evictable_windows(&self.pools) >= pages
     }
 
+    /// The youngest sequence with pages.
+    pub(super) fn youngest(&self) -> Option<SequenceId> {
+        self.running.last().copied().max(self.halves.youngest_landing()).max(self.youngest_loading())
+    }
+
     /// The youngest sequence with pages gives everything back and waits at its place in the order of arrival. One whose
     /// prompt was being computed elsewhere will be computed here: it has the text. One whose beginning is being copied out of host
     /// memory gives way once the copy has been dropped.
     pub(super) fn preempt_youngest(&mut self) {
-        let youngest = self.running.last().copied().max(self.halves.youngest_landing()).max(self.youngest_loading());
-        let Some(id) = youngest else { return };
-        debug_assert!(self.num_occupied() > 1, "a sequence alone always fits: checked when it was added");
+        let Some(id) = self.youngest() else { return };
         self.stats.preempted += 1;
         if self.drop_load(id) {
             return;

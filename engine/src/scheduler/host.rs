@@ -4,7 +4,8 @@
 //! what comes, and is **loading**: it holds pages and takes part in no step. Once every rank has checked the copy, nothing can
 //! fail any more and the request runs; ranks wait inside the step, layer by layer, for what still moves. One that is computed
 //! elsewhere first waits for the whole copy and then asks for the rest. Loaded pages are offered to the prefix cache when all of
-//! them are here. A load that fails sends its request back to its place in the queue, and the slots are not read again.
+//! them are here. A load that fails sends its request back to its place in the queue, before all that are younger, and the slots are
+//! not read again.
 //!
 //! **Saves** follow a [`HostPolicy`]. Their pages are read by the ranks when the order that brings them is carried out, and are held
 //! until it is answered.
@@ -39,8 +40,10 @@ pub enum HostPolicy {
 /// Host memory of every rank, and its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostConfig {
-    /// Slots.
+    /// Slots, those on disk included.
     pub sizes: HostSizes,
+    /// Of these, the last ones, on disk.
+    pub on_disk: HostSizes,
     /// What is copied when.
     pub policy: HostPolicy,
     /// Copies to the host under way at most, and as many back.
@@ -52,7 +55,7 @@ pub struct HostConfig {
 impl HostConfig {
     /// Up to 64 copies each way.
     pub fn new(sizes: HostSizes, policy: HostPolicy) -> Self {
-        Self { sizes, policy, max_copies: 64, slot_bytes: SlotBytes::default() }
+        Self { sizes, on_disk: HostSizes::default(), policy, max_copies: 64, slot_bytes: SlotBytes::default() }
     }
 }
 
@@ -101,7 +104,7 @@ pub(super) struct Host {
 impl Host {
     pub(super) fn new(config: HostConfig, page_tokens: u32) -> Self {
         Self {
-            cache: HostCache::new(page_tokens, config.sizes),
+            cache: HostCache::new(page_tokens, config.sizes, config.on_disk),
             config,
             loads: BTreeMap::new(),
             saves: BTreeMap::new(),
@@ -192,9 +195,21 @@ impl Scheduler {
         self.host_cache().map(HostCache::stats).unwrap_or_default()
     }
 
+    /// Slots on disk.
+    pub fn host_on_disk(&self) -> HostSizes {
+        self.host.as_ref().map(|host| host.config.on_disk).unwrap_or_default()
+    }
+
     /// Bytes of a slot.
     pub fn host_slot_bytes(&self) -> SlotBytes {
         self.host.as_ref().map(|host| host.config.slot_bytes).unwrap_or_default()
+    }
+
+    /// Whether a request that is older than this one waits again once its copy has been dropped.
+    pub(super) fn comes_back_before(&self, id: SequenceId) -> bool {
+        let Some(host) = &self.host else { return false };
+        let waits = |load: &Load| host.loading.contains(&load.sequence) && load.sequence < id;
+        host.loads.values().any(|load| load.stage == Stage::Dropping && waits(load))
     }
 
     /// Whether copies hold pages that return without anybody giving way: those that saves read, those of loads that are dropped,

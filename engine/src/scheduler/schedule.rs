@@ -22,12 +22,12 @@ impl Scheduler {
         if self.in_flight.len() >= depth {
             return None;
         }
+        self.admit_overtaken().ok()?;
         let running: Vec<SequenceId> = self.running.iter().copied().collect();
         let decode = running.iter().map(|id| &self.sequences[id]).filter(|s| s.remaining() == 1);
         let decode_tokens: u32 = decode.map(|s| 1 + u32::from(s.usable_draft().is_some())).sum();
         let mut budget = self.config.max_batch_tokens - decode_tokens;
-        let mut grants = Vec::new();
-        let mut preempted = false;
+        let (mut grants, mut preempted) = (Vec::new(), false);
         for id in running {
             while self.running.contains(&id) {
                 match self.grant(id, budget) {
@@ -37,9 +37,7 @@ impl Scheduler {
                         grants.push(grant);
                         break;
                     }
-                    // What a step in flight gives back may do, and no page of its sequences may be taken before.
-                    Err(OutOfPages) if !self.in_flight.is_empty() || self.halves.is_filling() => return None,
-                    Err(OutOfPages) if self.copies_hold_pages() => return None,
+                    Err(OutOfPages) if self.pages_return() => return None,
                     // Prompts held for others go back by themselves; nobody else is left to give way.
                     Err(OutOfPages) if self.num_occupied() == 1 && self.halves.has_held() => return None,
                     Err(OutOfPages) => {
@@ -51,7 +49,7 @@ impl Scheduler {
         }
         while !preempted && budget > 0 && self.num_occupied() < self.config.max_running as usize {
             let Some(&id) = self.waiting.first() else { break };
-            if !self.admit(id) {
+            if self.comes_back_before(id) || !self.admit(id) {
                 break;
             }
             if !self.running.contains(&id) {
@@ -65,6 +63,26 @@ impl Scheduler {
             return None;
         }
         Some(self.plan(grants))
+    }
+
+    /// Whether pages return without anybody giving way: what a step in flight was given may be taken only once it is committed.
+    fn pages_return(&self) -> bool {
+        !self.in_flight.is_empty() || self.halves.is_filling() || self.copies_hold_pages()
+    }
+
+    /// Admits who waits although a younger one has pages; the youngest gives way for it.
+    fn admit_overtaken(&mut self) -> Result<(), OutOfPages> {
+        while let Some(&id) = self.waiting.first().filter(|&&id| self.youngest() > Some(id)) {
+            let room = self.num_occupied() < self.config.max_running as usize;
+            if room && self.admit(id) {
+                continue;
+            }
+            if self.pages_return() || self.loads_are_full() {
+                return Err(OutOfPages);
+            }
+            self.preempt_youngest();
+        }
+        Ok(())
     }
 
     /// Pages for the next tokens of a running sequence: all of a decode entry, as much as fits of a prefill chunk.
@@ -119,7 +137,7 @@ impl Scheduler {
                 Some(&id) => InputToken::Known(id),
                 None => InputToken::FromStep { row: sequence.sample_row },
             };
-            let first_window = self.shape.first_needed(Position(start)).0 / self.shape.window_page_tokens;
+            let first_window = sequence.first_window(&self.shape, start);
             let window = sequence.window.iter().enumerate();
             let window_generations =
                 sequence.window.iter().map(|page| page.as_ref().map_or(Generation(0), |page| page.generation()));

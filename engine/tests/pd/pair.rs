@@ -60,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) max_batch_tokens: u32,
     /// Compressed pages of the decode side; window pages follow.
     pub(crate) pages: u32,
+    /// Compressed pages of the prefill side.
+    pub(crate) prefill_pages: u32,
     /// Compressed pages of either arena; window pages follow.
     pub(crate) arena: u32,
     pub(crate) per_page: bool,
@@ -91,6 +93,7 @@ impl Setup {
             prefix_cache: false,
             max_batch_tokens: 256,
             pages: 48,
+            prefill_pages: 48,
             arena: 8,
             per_page: false,
             host: None,
@@ -188,7 +191,7 @@ impl Setup {
         let rank =
             |wire: &Wire, end, pages| RankRooms::new(arena(pages), wire.port(end)).with_faults(Arc::clone(&faults));
         let rooms = |end, pages| wires.iter().map(|wire| rank(wire, end, pages)).collect();
-        let (here, there) = (self.sizes(48), self.sizes(self.pages));
+        let (here, there) = (self.sizes(self.prefill_pages), self.sizes(self.pages));
         let prefill = Coordinator::on_side(
             self.scheduler(here),
             self.runner(here, rooms(End::Prefill, self.arena)),

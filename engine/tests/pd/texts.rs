@@ -96,9 +96,9 @@ fn cached_beginnings_on_both_sides() {
         }
         assert_eq!(texts.finished(), expected);
         let cached = [&pair.decode.scheduler().stats(), &pair.prefill.scheduler().stats()].map(|s| s.cached_tokens);
-        // Prefill has every boundary: 512, 256 and 512 tokens of the later prompts. Of what landed, only the prompt of 515
-        // tokens has its window page before a boundary, which the last prompt finds.
-        assert_eq!(cached, [512, 512 + 256 + 512], "decode, prefill");
+        // Prefill has every boundary: 512, 256 and 512 tokens of the later prompts. What landed has the last boundary of each
+        // prompt, which is 512 of the first.
+        assert_eq!(cached, [512 + 512, 512 + 256 + 512], "decode, prefill");
         pair.settle(&mut Texts::default());
     }
 }

@@ -1,18 +1,20 @@
-//! Requests of which another engine does one half: random lives of two schedulers, and rules.
+//! Requests of which another engine does one half: random lives of two schedulers.
 
 use crate::fake::{FakeModel, Oracle};
+use crate::tier::Tier;
 use engine::batch::Batch;
 use engine::geometry::{CacheShape, HcaState};
-use engine::handover::Needed;
+use engine::host_cache::{HostOrders, HostSizes, HostStats};
 use engine::ids::{SequenceId, TokenId};
 use engine::pools::PoolSizes;
-use engine::scheduler::{FirstToken, Reserved, Scheduler, SchedulerConfig};
+use engine::scheduler::{FirstToken, HostConfig, HostPolicy, Reserved, Scheduler, SchedulerConfig};
 use engine::sequence::{Event, FinishReason, Request};
 use engine::step::{Sampled, Sampling, StepEntry, StepOutput, StepPlan};
 use reference::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
+use transfer::exchange::{CopyId, CopySeen};
 
-const SHAPE: CacheShape = CacheShape {
+pub(crate) const SHAPE: CacheShape = CacheShape {
     page_tokens: 16,
     window_page_tokens: 8,
     window: 8,
@@ -23,48 +25,88 @@ const SHAPE: CacheShape = CacheShape {
     hca_state: HcaState::PerRequest,
 };
 
+const SLOTS: HostSizes = HostSizes { compressed_slots: 24, window_slots: 14 };
+
 /// A scheduler with a model that reads and writes what its plans say.
-struct Half {
-    scheduler: Scheduler,
+pub(crate) struct Half {
+    pub(crate) scheduler: Scheduler,
     model: FakeModel,
     shape: CacheShape,
-    in_flight: VecDeque<(StepPlan, Vec<TokenId>)>,
+    /// Copies get on by themselves, each at its own time.
+    tier: Option<Tier>,
+    in_flight: VecDeque<Order>,
+}
+
+/// A step that has run, copies that were ordered with it, or both.
+struct Order {
+    step: Option<(StepPlan, Vec<TokenId>)>,
+    host: HostOrders,
+    seen: BTreeMap<CopyId, CopySeen>,
 }
 
 impl Half {
-    fn new(shape: CacheShape, [pages, window_pages]: [u32; 2], prefix_cache: bool) -> Self {
+    pub(crate) fn new(shape: CacheShape, [pages, window_pages]: [u32; 2], cached: Cached) -> Self {
         let sizes = PoolSizes { compressed_pages: pages, window_pages, request_slots: 6 };
         let config = SchedulerConfig {
             max_batch_tokens: 24,
             max_running: 5,
             chunk_tokens: 24,
-            prefix_cache,
+            prefix_cache: cached != Cached::No,
+            host: match cached {
+                Cached::InHost(policy) => Some(HostConfig::new(SLOTS, policy)),
+                Cached::No | Cached::OnDevice => None,
+            },
             ..SchedulerConfig::new(14 * 16)
         };
+        let tier = config.host.map(|_| Tier::new(2, u64::from(pages), 0.2));
         let scheduler = Scheduler::new(config, shape, sizes).expect("limits that fit");
-        Self { scheduler, model: FakeModel::new(shape, sizes), shape, in_flight: VecDeque::new() }
+        Self { scheduler, model: FakeModel::new(shape, sizes), shape, tier, in_flight: VecDeque::new() }
     }
 
-    /// Plans and runs a step, and returns its plan.
-    fn schedule(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.schedule()?;
-        let batch = Batch::new(&plan, &self.shape).expect("every page is there");
-        let samples = self.model.forward(&batch).to_vec();
-        self.in_flight.push_back((plan.clone(), samples));
-        Some(plan)
+    /// Plans and runs a step, copies, or both; the step's entries. `None` if there is neither.
+    pub(crate) fn schedule(&mut self) -> Option<Vec<StepEntry>> {
+        let (plan, host) = (self.scheduler.schedule(), self.scheduler.take_host_orders());
+        let asks = self.in_flight.is_empty() && self.scheduler.has_copies();
+        if plan.is_none() && host.is_empty() && !asks {
+            return None;
+        }
+        let Self { tier, model, .. } = self;
+        tier.iter_mut().for_each(|tier| tier.before_step(&host, model));
+        let step = plan.map(|plan| {
+            let batch = Batch::new(&plan, &self.shape).expect("every page is there");
+            let samples = model.forward(&batch).to_vec();
+            (plan, samples)
+        });
+        tier.iter_mut().for_each(|tier| tier.behind_step(&host, model));
+        let seen = tier.as_ref().map(Tier::seen).unwrap_or_default();
+        let entries = step.iter().flat_map(|(plan, _)| plan.entries.clone()).collect();
+        self.in_flight.push_back(Order { step, host, seen });
+        Some(entries)
     }
 
-    fn commit(&mut self) -> Vec<Event> {
-        let Some((plan, samples)) = self.in_flight.pop_front() else { return Vec::new() };
+    pub(crate) fn commit(&mut self) -> Vec<Event> {
+        self.tier.iter_mut().for_each(|tier| tier.advance(&mut self.model));
+        let Some(Order { step, host, seen }) = self.in_flight.pop_front() else { return Vec::new() };
+        self.scheduler.host_carried_out(&host);
+        self.scheduler.host_seen(&seen);
+        let Some((plan, samples)) = step else { return Vec::new() };
         let sampled = |token| Sampled { token, after_draft: None, next_draft: None };
         let output = StepOutput { sampled: samples.into_iter().map(sampled).collect(), ..StepOutput::default() };
         self.scheduler.commit(&plan, &output).expect("the step in turn")
     }
 
-    fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         self.scheduler.audit().expect("every page is accounted for");
         self.model.poison_free(self.scheduler.pools());
     }
+}
+
+/// Where beginnings of texts are kept.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Cached {
+    No,
+    OnDevice,
+    InHost(HostPolicy),
 }
 
 /// Pages of a computed prompt, kept where a room would keep them.
@@ -96,10 +138,10 @@ struct World {
 }
 
 impl World {
-    fn new(shape: CacheShape, prefix_cache: bool) -> Self {
+    fn new(shape: CacheShape, cached: Cached) -> Self {
         Self {
-            prefill: Half::new(shape, [16, 32], prefix_cache),
-            decode: Half::new(shape, [14, 20], prefix_cache),
+            prefill: Half::new(shape, [16, 32], cached),
+            decode: Half::new(shape, [14, 20], cached),
             requests: BTreeMap::new(),
             entries: BTreeMap::new(),
             prompts: BTreeMap::new(),
@@ -190,16 +232,18 @@ impl World {
         let pick = |rng: &mut Rng| living.get(rng.below(living.len().max(1) as u64) as usize).copied();
         match rng.below(20) {
             0 if living.len() < 8 => {
-                let (shared, own) = (rng.below(50), 1 + rng.below(30));
-                let prompt = (0..shared).map(|i| i % 61).chain((0..own).map(|_| rng.below(61)));
+                // Every second prompt is one of seven that come again and again.
+                let (text, again) = (rng.below(7), rng.chance(0.5));
+                let (shared, own) = if again { (51, 0) } else { (rng.below(50), 1 + rng.below(30)) };
+                let prompt = (0..shared).map(|i| (i + 17 * text) % 61).chain((0..own).map(|_| rng.below(61)));
                 let prompt = prompt.map(|id| TokenId(id as u32)).collect();
                 let max_tokens = 1 + rng.below(80) as u32;
                 self.add(Request { prompt, max_tokens, stop: Vec::new(), sampling: Sampling::GREEDY });
             }
             1 if rng.chance(0.3) => pick(rng).into_iter().for_each(|id| self.abort(id)),
             2..=4 => {
-                if let Some(plan) = self.prefill.schedule() {
-                    for entry in plan.entries.into_iter().filter(|entry| entry.emits) {
+                if let Some(entries) = self.prefill.schedule() {
+                    for entry in entries.into_iter().filter(|entry| entry.emits) {
                         self.entries.insert(entry.sequence, entry);
                     }
                 }
@@ -306,8 +350,8 @@ impl World {
                 self.filled(Some(id));
                 self.start(Some(id));
             }
-            while let Some(plan) = self.prefill.schedule() {
-                plan.entries.into_iter().filter(|e| e.emits).for_each(|e| _ = self.entries.insert(e.sequence, e));
+            while let Some(entries) = self.prefill.schedule() {
+                entries.into_iter().filter(|e| e.emits).for_each(|e| _ = self.entries.insert(e.sequence, e));
             }
             self.prefill.commit();
             self.decode.schedule();
@@ -319,10 +363,10 @@ impl World {
         while self.requests.values().any(|tracked| tracked.filling > 0) {
             self.filled(None);
         }
-        while !self.prefill.in_flight.is_empty() {
+        while self.prefill.schedule().is_some() || !self.prefill.in_flight.is_empty() {
             self.prefill.commit();
         }
-        while !self.decode.in_flight.is_empty() {
+        while self.decode.schedule().is_some() || !self.decode.in_flight.is_empty() {
             let events = self.decode.commit();
             self.take(events);
         }
@@ -339,14 +383,21 @@ impl World {
     }
 }
 
-/// 30,000 steps, with aborts in every state: every text is that of one engine, and every page comes back on both sides.
+/// 60,000 steps, with aborts in every state: every text is that of one engine, and every page comes back on both sides.
 #[test]
 fn random_lives_of_two_halves() {
     let per_page = CacheShape { hca_state: HcaState::PerWindowPage, ..SHAPE };
-    let (mut aborted, mut recomputed, mut ended, mut cached) = ([0; 7], 0, 0, [0; 2]);
-    for seed in 0..10 {
+    let (mut aborted, mut recomputed, mut ended, mut cached, mut host) = ([0; 7], 0, 0, [0; 2], [[0; 4]; 2]);
+    let caches = [
+        Cached::No,
+        Cached::OnDevice,
+        Cached::InHost(HostPolicy::WriteThrough),
+        Cached::OnDevice,
+        Cached::InHost(HostPolicy::WriteBack),
+    ];
+    for seed in 0..20 {
         let shape = if seed % 2 == 0 { SHAPE } else { per_page };
-        let mut world = World::new(shape, seed % 3 != 0);
+        let mut world = World::new(shape, caches[seed as usize % caches.len()]);
         let mut rng = Rng::named(seed, "halves");
         (0..3000).for_each(|_| world.act(&mut rng));
         world.finish();
@@ -355,81 +406,16 @@ fn random_lives_of_two_halves() {
         ended += world.requests.values().filter(|r| r.ended == Some(FinishReason::MaxTokens)).count();
         let stats = [world.decode.scheduler.stats(), world.prefill.scheduler.stats()];
         cached.iter_mut().zip(stats).for_each(|(sum, stats)| *sum += stats.cached_tokens);
+        for (sum, half) in host.iter_mut().zip([&world.decode, &world.prefill]) {
+            let HostStats { saved, hits, loads_failed, evicted, .. } = half.scheduler.host_stats();
+            sum.iter_mut().zip([saved, hits, loads_failed, evicted]).for_each(|(sum, n)| *sum += n);
+        }
     }
+    assert!(
+        host.iter().flatten().all(|&n| n > 0),
+        "saved, hits, loads failed, evicted of decode and prefill: {host:?}"
+    );
     assert!(aborted.iter().all(|&n| n > 0), "states in which requests were aborted: {aborted:?}");
     assert!(recomputed > 0 && ended > 100, "{recomputed} recomputed, {ended} ended");
     assert!(cached.iter().all(|&tokens| tokens > 100), "{cached:?} cached tokens");
-}
-
-fn request(prompt: u32, max_tokens: u32) -> Request {
-    let prompt = (0..prompt).map(|i| TokenId(i % 61)).collect();
-    Request { prompt, max_tokens, stop: Vec::new(), sampling: Sampling::GREEDY }
-}
-
-#[test]
-fn a_prompt_for_others_holds_its_pages_until_it_is_released() {
-    let mut half = Half::new(SHAPE, [16, 32], false);
-    let id = half.scheduler.add_prefill(request(20, 50)).unwrap();
-    let plan = half.schedule().unwrap();
-    assert!(half.scheduler.schedule().is_none(), "nothing is generated here");
-    assert_eq!(half.commit(), []);
-    let prefilled = half.scheduler.take_prefilled().unwrap();
-    let expected =
-        request(20, 1).prompt.iter().fold((Oracle::new(SHAPE, 0.0), TokenId(0)), |(mut oracle, _), &token| {
-            let next = oracle.step(token);
-            (oracle, next)
-        });
-    assert_eq!((prefilled.sequence, prefilled.first.token), (id, expected.1));
-    assert_eq!(half.scheduler.take_prefilled(), None);
-    assert!(half.scheduler.schedule().is_none() && half.scheduler.has_work());
-    assert_eq!(half.scheduler.pools().compressed.num_free(), 14);
-    let entry = &plan.entries[0];
-    let needed = Needed::at(&SHAPE, 0, 20);
-    assert!(needed.pages(&entry.compressed_table, &entry.window_table, entry.request_slot).is_some());
-    half.scheduler.release(id);
-    half.scheduler.release(id);
-    assert_eq!((half.scheduler.pools().compressed.num_free(), half.scheduler.has_work()), (16, false));
-}
-
-#[test]
-fn a_remote_request_gets_its_pages_and_no_step() {
-    let mut half = Half::new(SHAPE, [16, 32], false);
-    let id = half.scheduler.add_remote(request(20, 3)).unwrap();
-    assert!(half.scheduler.schedule().is_none());
-    let reserved = half.scheduler.take_reserved().unwrap();
-    assert_eq!((reserved.sequence, reserved.held), (id, 0));
-    // Of 20 tokens, those from 13 on are needed: window pages 1 and 2 of 8 tokens; rows 0 to 4 of 4 tokens lie on two pages.
-    assert_eq!(reserved.needed, Needed { compressed: 0..2, window: 1..3, request: true });
-    assert_eq!((reserved.compressed.len(), reserved.window[0], reserved.window.len()), (2, None, 3));
-    assert!(half.scheduler.filling(id));
-    assert!(half.scheduler.cancel(id).is_some());
-    assert_eq!(half.scheduler.pools().compressed.num_free(), 14, "a step still writes these pages");
-    assert!(!half.scheduler.filling(id), "no further step may");
-    half.scheduler.filled(id);
-    assert_eq!((half.scheduler.pools().compressed.num_free(), half.scheduler.has_work()), (16, false));
-    let first = FirstToken { token: TokenId(1), draft: None, cached_tokens: 0 };
-    assert_eq!(half.scheduler.start(id, &first), [], "it has ended");
-}
-
-/// A text that ends with its first token never runs here.
-#[test]
-fn the_first_token_may_be_the_last() {
-    let mut half = Half::new(SHAPE, [16, 32], true);
-    let first = FirstToken { token: TokenId(7), draft: None, cached_tokens: 16 };
-    for (request, reason) in [
-        (request(20, 1), FinishReason::MaxTokens),
-        (Request { stop: vec![TokenId(7)], ..request(40, 9) }, FinishReason::Stop(TokenId(7))),
-    ] {
-        let id = half.scheduler.add_remote(request).unwrap();
-        assert!(half.scheduler.schedule().is_none());
-        half.scheduler.take_reserved().unwrap();
-        let events = half.scheduler.start(id, &first);
-        let token = Event::Token { sequence: id, token: TokenId(7), index: 0 };
-        assert_eq!(events[0], token);
-        assert!(
-            matches!(&events[1], Event::Finished { reason: got, usage, .. } if *got == reason && usage.cached_tokens == 16)
-        );
-        assert!(!half.scheduler.has_work());
-    }
-    half.check();
 }

@@ -334,14 +334,16 @@ impl Harness {
             self.planned_tokens += u64::from(entry.num_tokens());
         }
         self.judge_pages(plan);
-        if self.tier.is_some() {
-            // Who waits for a copy is passed by those behind him, and one whose copy failed waits for pages at his place.
+        // Nobody is overtaken, and the oldest request advances; but who waits for a copy is passed by those behind him.
+        if self.tier.is_none() {
+            let started = self.requests.iter().filter(|(_, r)| r.next.is_some()).map(|(&id, _)| id).max().unwrap();
+            let behind = |(id, r): &(&SequenceId, &Tracked)| **id < started && r.next.is_none() && r.ended.is_none();
+            let overtaken = self.requests.iter().find(behind);
+            assert!(overtaken.is_none(), "{:?} is overtaken by {started}", overtaken.map(|o| o.0));
+        }
+        if self.scheduler.num_loading() > 0 {
             return;
         }
-        // Nobody is overtaken, and the oldest request advances.
-        let started = self.requests.iter().filter(|(_, r)| r.next.is_some()).map(|(&id, _)| id).max().unwrap();
-        let overtaken = self.requests.iter().find(|(id, r)| **id < started && r.next.is_none() && r.ended.is_none());
-        assert!(overtaken.is_none(), "{:?} is overtaken by {started}", overtaken.map(|o| o.0));
         if let Some((oldest, _)) = self.requests.iter().find(|(_, r)| r.ended.is_none()) {
             let mut plans = self.in_flight.iter().map(InFlight::entries).chain([&plan.entries[..]]);
             assert!(

@@ -135,11 +135,16 @@ impl Bare {
     /// Computes a text as far as its first token.
     fn run(&mut self, request: Request) {
         self.scheduler.add(request).unwrap();
-        while let Some(plan) = self.scheduler.schedule() {
-            let token = Sampled { token: TokenId(1), after_draft: None, next_draft: None };
-            let sampled = plan.entries.iter().filter(|entry| entry.emits).map(|_| token).collect();
-            self.scheduler.commit(&plan, &StepOutput { sampled, ..StepOutput::default() }).unwrap();
-        }
+        while self.step().is_some() {}
+    }
+
+    /// One step: who ran, and from which token on.
+    fn step(&mut self) -> Option<Vec<(SequenceId, u32)>> {
+        let plan = self.scheduler.schedule()?;
+        let token = Sampled { token: TokenId(1), after_draft: None, next_draft: None };
+        let sampled = plan.entries.iter().filter(|entry| entry.emits).map(|_| token).collect();
+        self.scheduler.commit(&plan, &StepOutput { sampled, ..StepOutput::default() }).unwrap();
+        Some(plan.entries.iter().map(|entry| (entry.sequence, entry.start.0)).collect())
     }
 
     /// One order there and back.
@@ -280,6 +285,29 @@ fn who_loads_is_not_overtaken_by_who_needs_its_pages() {
     let plan = bare.scheduler.schedule().unwrap();
     let runs: Vec<_> = plan.entries.iter().map(|entry| (entry.sequence, entry.start.0)).collect();
     assert_eq!(runs, [(first, 32)]);
+}
+
+/// A copy that fails costs time and not its place: the younger one that ran meanwhile has grown into the pages, and gives way.
+#[test]
+fn who_lost_its_load_is_computed_before_who_is_younger() {
+    let mut bare = Bare::new(8, CopySeen::Done);
+    let (first, load) = bare.load();
+    let second = bare.scheduler.add(Request { max_tokens: 20, ..prompt(3, 15) }).unwrap();
+    for start in [0, 15, 16, 17] {
+        assert_eq!(bare.step(), Some(vec![(second, start)]));
+    }
+    bare.see(load, failed());
+    bare.exchange();
+    assert_eq!(
+        bare.step(),
+        Some(vec![(first, 0)]),
+        "three pages are left, and it needs one of the second's beside them"
+    );
+    assert_eq!(bare.scheduler.stats().preempted, 1);
+    let rest: Vec<_> = std::iter::from_fn(|| bare.step()).collect();
+    assert_eq!(rest[0], [(first, 32)]);
+    assert!(rest.iter().skip(1).all(|step| step.iter().all(|(id, _)| *id == second)), "{rest:?}");
+    assert!(!bare.scheduler.has_work());
 }
 
 /// The other engine is asked for what host memory lacks, once the rest is here.

@@ -2,6 +2,7 @@
 
 mod fake;
 mod halves;
+mod halves_rules;
 mod harness;
 mod host;
 mod random;

@@ -89,6 +89,33 @@ fn a_changed_page_on_disk_is_found() {
     }
 }
 
+/// A disk may fail at the last page, so that no request goes on before that: such a load is Done or nothing. One out of memory
+/// may be used as it comes.
+#[test]
+fn what_is_on_disk_is_used_once_all_of_it_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut rig = Rig::new(&geometries()[1], &config(folder.path(), ""));
+    let from = of(&[0, 1], &[0, 1]);
+    rig.compute(1, &from);
+    let slots = of(&[1, 2], &[0, 1]);
+    rig.order(&HostOrders { saves: vec![rig.save(1, 1, &from, &slots)], ..HostOrders::default() });
+    assert_eq!(rig.until_over(1), CopySeen::Done);
+    for (id, slot, window, first) in
+        [(2, 1, 0, CopySeen::Checked), (3, 2, 0, CopySeen::Done), (4, 1, 1, CopySeen::Done)]
+    {
+        let to = of(&[id as u32], &[id as u32]);
+        let load = rig.load(id, id, &of(&[slot], &[window]), &to);
+        rig.order(&HostOrders { loads: vec![load], ..HostOrders::default() });
+        let mut seen = seen_of(&mut rig.tier, id).expect("ordered");
+        while seen == CopySeen::Moving {
+            rig.order(&HostOrders::default());
+            seen = seen_of(&mut rig.tier, id).expect("not dropped");
+        }
+        assert_eq!(seen, first, "slots {slot} and {window}");
+        assert_eq!(rig.until_over(id), CopySeen::Done);
+    }
+}
+
 /// A tier over a file of our choice.
 fn over(file: File) -> Rig {
     let geometry = &geometries()[1];

@@ -10,8 +10,9 @@ use crate::sequence::{Phase, Role};
 use transfer::exchange::{CopyId, CopySeen};
 
 impl Scheduler {
-    pub(in crate::scheduler) fn may_load(&self) -> bool {
-        self.host.as_ref().is_some_and(|host| host.loads.len() < host.config.max_copies as usize)
+    /// Whether as many loads are under way as may be.
+    pub(in crate::scheduler) fn loads_are_full(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.loads.len() >= host.config.max_copies as usize)
     }
 
     pub(in crate::scheduler) fn unpin(&mut self, hit: Option<HostHit>) {
