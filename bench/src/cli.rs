@@ -8,7 +8,7 @@ use crate::halves::{DecodeArgs, PrefillArgs};
 use crate::host_ops::BenchHostArgs;
 use crate::plan::parse_bytes;
 use crate::serve::ServeArgs;
-use crate::serving::{HostBytes, parse_host_bytes};
+use crate::serving::{HostBytes, HostDisk, parse_host_bytes, parse_host_disk};
 use crate::serving::{IndexK, Kv};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -220,6 +220,9 @@ pub struct PlanArgs {
     /// Host memory of every rank for beginnings of texts that the card has lost, or `off`; it is not memory of the card.
     #[arg(long, default_value = "off", value_name = "BYTES|off", value_parser = parse_host_bytes)]
     pub host_cache: HostBytes,
+    /// More of them in a folder, as for `serve`.
+    #[arg(long, value_name = "DIR:BYTES", value_parser = parse_host_disk)]
+    pub host_cache_disk: Option<HostDisk>,
     /// Texts of --context tokens that can be on their way between prefill and decode; 0 in one process.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4_096))]
     pub arena_texts: u32,

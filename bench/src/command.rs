@@ -72,7 +72,7 @@ pub fn run(transports: Transports) -> ExitCode {
         Some(Command::Serve(_) | Command::Prefill(_) | Command::Decode(_) | Command::Router(_) | Command::Pd(_)) => {
             unreachable!("servers run above")
         }
-        Some(Command::Experiment(args)) => experiment(&args),
+        Some(Command::Experiment(args)) => experiment(&args, transports),
         Some(Command::Mutants(args)) => mutation_score(&args),
         Some(Command::Plan(args)) => memory_plan(&args),
         Some(Command::Inspect(args)) => inspect(&args),
@@ -174,9 +174,9 @@ fn end_to_end(args: &E2eArgs) -> Result<bool, Failure> {
 }
 
 /// Runs an experiment; its figure is the last line.
-fn experiment(args: &ExperimentArgs) -> Result<bool, Failure> {
+fn experiment(args: &ExperimentArgs, transports: Transports) -> Result<bool, Failure> {
     let command = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
-    let answer = crate::experiment::run(args, &format!("sm120 {command}"))?;
+    let answer = crate::experiment::run(args, transports, &format!("sm120 {command}"))?;
     outln!("{}\n{}", answer.table(), answer.figure);
     Ok(answer.passes())
 }

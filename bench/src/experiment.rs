@@ -14,6 +14,7 @@ pub use recall::RecallArgs;
 pub use transfer::TransferArgs;
 pub use wedge::WedgeArgs;
 
+use crate::halves::{TransportKind, Transports};
 use crate::report::{machine_facts, table};
 use crate::serving::ScheduleKind;
 use clap::{Args, Subcommand};
@@ -47,6 +48,26 @@ pub enum Question {
     Wedge(WedgeArgs),
 }
 
+impl Question {
+    /// What it deploys, if that is more than one process.
+    fn deployment(&self) -> Option<&DeploymentArgs> {
+        match self {
+            Self::AbortCascade(AbortCascadeArgs { deployment, .. })
+            | Self::Corruption(CorruptionArgs { deployment, .. })
+            | Self::Transfer(TransferArgs { deployment, .. })
+            | Self::Wedge(WedgeArgs { deployment, .. }) => Some(deployment),
+            Self::Recall(_) => None,
+        }
+    }
+
+    fn report(&self) -> &Path {
+        match self {
+            Self::Recall(args) => &args.report,
+            other => other.deployment().map_or(Path::new(""), |deployment| &deployment.report),
+        }
+    }
+}
+
 /// Model of a deployment, and where its report goes.
 #[derive(Debug, Clone, Args)]
 pub struct DeploymentArgs {
@@ -59,6 +80,9 @@ pub struct DeploymentArgs {
     /// Decide about a step while the one before runs, or after it.
     #[arg(long, value_enum, default_value_t = ScheduleKind::Overlap)]
     pub schedule: ScheduleKind,
+    /// What carries pages between the halves.
+    #[arg(long, value_enum, default_value_t = TransportKind::Tcp)]
+    pub transport: TransportKind,
     /// Sum every page before it is sent and before it is used.
     #[arg(long)]
     pub verify_transfers: bool,
@@ -78,6 +102,9 @@ pub enum ExperimentError {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// What this build, this machine or this experiment cannot do.
+    #[error("{0}")]
+    Refused(String),
     /// A server that does not start, or an answer that makes no sense.
     #[error("{0}")]
     Server(String),
@@ -161,15 +188,21 @@ fn list(things: &[String]) -> String {
 /// Runs an experiment, and writes its report.
 ///
 /// # Errors
-/// A server that does not start, a report that cannot be written.
-pub fn run(args: &ExperimentArgs, command: &str) -> Result<Answer, ExperimentError> {
-    let (answer, folder) = match &args.question {
-        Question::AbortCascade(args) => (abort_cascade::run(args)?, &args.deployment.report),
-        Question::Corruption(args) => (corruption::run(args)?, &args.deployment.report),
-        Question::Recall(args) => (recall::run(args)?, &args.report),
-        Question::Transfer(args) => (transfer::run(args)?, &args.deployment.report),
-        Question::Wedge(args) => (wedge::run(args)?, &args.deployment.report),
+/// A transport that is not there, a server that does not start, a report that cannot be written.
+pub fn run(args: &ExperimentArgs, transports: Transports, command: &str) -> Result<Answer, ExperimentError> {
+    let question = &args.question;
+    if let Some(deployment) = question.deployment() {
+        let missing = |error: crate::serve::ServeError| ExperimentError::Refused(error.to_string());
+        transports.check(deployment.transport).map_err(missing)?;
+    }
+    let answer = match question {
+        Question::AbortCascade(args) => abort_cascade::run(args)?,
+        Question::Corruption(args) => corruption::run(args)?,
+        Question::Recall(args) => recall::run(args)?,
+        Question::Transfer(args) => transfer::run(args)?,
+        Question::Wedge(args) => wedge::run(args)?,
     };
+    let folder = question.report();
     answer.write(folder, command).map_err(ExperimentError::io(format!("the report in {}", folder.display())))?;
     Ok(answer)
 }

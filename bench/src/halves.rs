@@ -238,7 +238,7 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
             .collect()
     };
     let Assembly { scheduler, mut runner, schedule, setup, geometry, bell, .. } =
-        serve.model.assemble(checkpoint, context, quiet, rooms)?;
+        serve.model.assemble(checkpoint, context, quiet, Arc::clone(&faults), rooms)?;
     runner.set_deadline(args.timers.step_timeout.0);
     let handover = Handover::new(&geometry, arena_sizes(args.arena_texts, &geometry, context))
         .map_err(|error| ServingError::Transfer(error.to_string()))?;

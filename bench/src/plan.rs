@@ -9,6 +9,7 @@ use engine::config::{ConfigError, ModelConfig};
 use engine::geometry::{CacheGeometry, CacheShape, PoolName};
 use engine::handover::layout;
 use engine::host_cache::HostSizes;
+use engine::host_tier::HostTierConfig;
 use engine::model::RankShape;
 use engine::plan::{MemoryPlan, PlanRequest, Term, WindowSizing};
 use serde::Serialize;
@@ -56,7 +57,11 @@ pub struct HostPlan {
     pub slots: HostSizes,
     /// Bytes of slots and staging buffers.
     pub bytes: u64,
-    /// Tokens whose compressed pages fit.
+    /// Slots in a file.
+    pub on_disk: HostSizes,
+    /// Bytes of the file.
+    pub disk_bytes: u64,
+    /// Tokens whose compressed pages fit, in memory and on disk.
     pub tokens: u64,
 }
 
@@ -69,11 +74,13 @@ pub struct ArenaPlan {
     pub bytes: u64,
 }
 
-fn host_plan(bytes: HostBytes, geometry: &CacheGeometry) -> Result<Option<HostPlan>, Failure> {
-    let HostBytes::Bytes(budget) = bytes else { return Ok(None) };
-    let tier = serving::within(budget, geometry)?;
-    let tokens = u64::from(tier.sizes.compressed_slots) * u64::from(geometry.shape.page_tokens);
-    Ok(Some(HostPlan { slots: tier.sizes, bytes: tier.bytes(geometry)?, tokens }))
+fn host_plan(args: &PlanArgs, geometry: &CacheGeometry) -> Result<Option<HostPlan>, Failure> {
+    let HostBytes::Bytes(budget) = args.host_cache else { return Ok(None) };
+    let disk = args.host_cache_disk.as_ref().map(|disk| disk.within(geometry)).transpose()?;
+    let tier = HostTierConfig { disk, ..serving::within(budget, geometry)? };
+    let tokens = u64::from(tier.slots().compressed_slots) * u64::from(geometry.shape.page_tokens);
+    let (bytes, disk_bytes) = (tier.bytes(geometry)?, tier.disk_bytes(geometry)?);
+    Ok(Some(HostPlan { slots: tier.sizes, bytes, on_disk: tier.on_disk(), disk_bytes, tokens }))
 }
 
 fn arena_plan(args: &PlanArgs, geometry: &CacheGeometry) -> Result<Option<ArenaPlan>, Failure> {
@@ -177,7 +184,7 @@ pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
         padding_per_token: plan.padding_per_token(),
         growth_per_token: plan.growth_per_token(),
         plan,
-        host: host_plan(args.host_cache, &geometry)?,
+        host: host_plan(args, &geometry)?,
         arena: arena_plan(args, &geometry)?,
     })
 }
@@ -255,9 +262,14 @@ impl PlanReport {
         ];
         _ = write!(text, "\n{pools}\n");
         let host = self.host.as_ref().map(|host| {
-            let HostSizes { compressed_slots, window_slots } = host.slots;
-            let slots = format!("{compressed_slots} compressed and {window_slots} window slots");
-            ("host cache", format!("{} ({} B): {slots}, {} tokens", gib(host.bytes), host.bytes, host.tokens))
+            let slots =
+                |of: HostSizes| format!("{} compressed and {} window slots", of.compressed_slots, of.window_slots);
+            let disk = match host.disk_bytes {
+                0 => String::new(),
+                bytes => format!("; on disk {} ({bytes} B): {}", gib(bytes), slots(host.on_disk)),
+            };
+            let HostPlan { slots: in_memory, bytes, tokens, .. } = host;
+            ("host cache", format!("{} ({bytes} B): {}{disk}, {tokens} tokens", gib(*bytes), slots(*in_memory)))
         });
         let arena = self.arena.as_ref().map(|arena| {
             let ArenaPlan { texts, bytes } = arena;
@@ -360,7 +372,7 @@ mod tests {
     /// What is planned beside the pools is what is taken, whatever the format of index keys.
     #[test]
     fn host_memory_is_what_is_allocated() {
-        use engine::host_tier::{HostTier, HostTierConfig};
+        use engine::host_tier::HostTier;
         use transfer::arena::Arena;
         for (index_k, format) in [("bf16", IndexKFormat::Bf16), ("fp8", IndexKFormat::Fp8)] {
             for speculation in [false, true] {

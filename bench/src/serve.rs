@@ -304,7 +304,9 @@ impl ServeArgs {
 fn start(args: &ServeArgs, quiet: bool) -> Result<Started, ServeError> {
     let checkpoint = args.model.checkpoint()?;
     let served = args.served(&checkpoint)?;
-    let Serving { mut engine, setup, bell, .. } = args.model.start(checkpoint, served.context, quiet)?;
+    let faults = Arc::new(args.faults()?);
+    let Serving { mut engine, setup, bell, .. } =
+        args.model.start_with_faults(checkpoint, served.context, quiet, faults)?;
     warm_up(&mut engine, served.eos[0])?;
     let engine = EngineBackend::new(EngineThread::spawn_with(Box::new(engine), bell)?);
     let lines = vec![format!("model {}: {}", served.name, setup.headline())];

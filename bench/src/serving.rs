@@ -4,7 +4,7 @@ mod host;
 mod options;
 mod ranks;
 
-pub use host::{HostArgs, HostBytes, HostCachePolicy, parse_host_bytes, within};
+pub use host::{HostArgs, HostBytes, HostCachePolicy, HostDisk, parse_host_bytes, parse_host_disk, within};
 pub use options::{Activations, IndexK, Kv, ModelArgs, ScheduleKind, Switch};
 
 use crate::cli::DeviceKind;
@@ -32,6 +32,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use thiserror::Error;
+use transfer::fault::Faults;
 
 /// Why there is no engine.
 #[derive(Debug, Error)]
@@ -276,8 +277,19 @@ impl ModelArgs {
 
     /// Loads the model and starts its ranks. Pools hold `max_running` texts of `context` tokens.
     pub fn start(&self, checkpoint: Checkpoint, context: u32, quiet: bool) -> Result<Serving, ServingError> {
+        self.start_with_faults(checkpoint, context, quiet, Arc::new(Faults::none()))
+    }
+
+    /// The same, with faults of gate and host cache.
+    pub fn start_with_faults(
+        &self,
+        checkpoint: Checkpoint,
+        context: u32,
+        quiet: bool,
+        faults: Arc<Faults>,
+    ) -> Result<Serving, ServingError> {
         let Assembly { scheduler, runner, schedule, config, setup, graphs, bell, .. } =
-            self.assemble(checkpoint, context, quiet, |_, _| Ok(Vec::new()))?;
+            self.assemble(checkpoint, context, quiet, faults, |_, _| Ok(Vec::new()))?;
         Ok(Serving { engine: Engine::new(scheduler, runner, schedule), config, setup, graphs, bell })
     }
 
@@ -288,6 +300,7 @@ impl ModelArgs {
         checkpoint: Checkpoint,
         context: u32,
         quiet: bool,
+        faults: Arc<Faults>,
         parts: impl FnOnce(&CacheGeometry, &Bell) -> Result<Vec<RankParts>, ServingError>,
     ) -> Result<Assembly, ServingError> {
         let config = checkpoint.config().clone();
@@ -305,7 +318,7 @@ impl ModelArgs {
         let shape = CacheShape::ring_per_request(config.window, self.mtp);
         let geometry = CacheGeometry::new(&config, shape, numerics.kv, numerics.index_k, u32::from(self.mtp))?;
         let bell = Bell::new();
-        let host = self.host.host(&geometry, &bell)?;
+        let host = self.host.host(&geometry, &bell, &faults)?;
         let limits = SchedulerConfig {
             max_batch_tokens: self.max_batch_tokens,
             max_running: self.max_running,
@@ -325,8 +338,8 @@ impl ModelArgs {
         let mut host_bytes = 0;
         if let Some(host) = host {
             parts.resize_with(self.tp as usize, RankParts::default);
-            for part in &mut parts {
-                let tier = host.start(&geometry)?;
+            for (rank, part) in parts.iter_mut().enumerate() {
+                let tier = host.start(&geometry, rank)?;
                 host_bytes = tier.bytes();
                 part.host = Some(tier);
             }
@@ -342,7 +355,8 @@ impl ModelArgs {
         let (graphs, counters) = (self.graphs == Switch::On, Arc::new(OnceLock::new()));
         let first = Arc::clone(&counters);
         let cache = geometry.clone();
-        let plan = Plan { checkpoint, numerics, geometry, sizes, limits, tp: self.tp, mtp: self.mtp, graphs, counters };
+        let (tp, mtp) = (self.tp, self.mtp);
+        let plan = Plan { checkpoint, numerics, geometry, sizes, limits, tp, mtp, graphs, faults, counters };
         let bar = progress_bar(plan.checkpoint.tensors().count() as u64, "weights", !quiet);
         let kind = self.device();
         let runner = match kind {

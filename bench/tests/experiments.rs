@@ -16,11 +16,11 @@ fn experiment(options: &[&str]) -> (Option<i32>, String) {
     (status.code(), text)
 }
 
-const FEW: [&str; 6] = ["--sessions", "6", "--concurrency", "6", "--turns", "1"];
+const FEW: [&str; 8] = ["--sessions", "6", "--concurrency", "6", "--turns", "1", "--index-k", "fp8"];
 
 #[test]
 fn corruption_is_found_where_nobody_waits_for_index_keys() {
-    let (status, text) = experiment(&[&["corruption", "--break-gate"], &FEW[..]].concat());
+    let (status, text) = experiment(&[&["corruption", "--break-gate", "--host-cache", "off"], &FEW[..]].concat());
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("corruption found as expected"), "{text}");
 }
@@ -32,6 +32,31 @@ fn corruption_falls_short_when_pages_are_changed() {
     assert_eq!(status, Some(1), "{text}");
     assert!(verdict(&text, "sessions without an answer | 6").contains("FALLS SHORT"), "{text}");
     assert!(verdict(&text, "the first").contains("Checksum: "), "{text}");
+}
+
+/// Six sessions leave every page where it is: what was asked for was not tried.
+#[test]
+fn corruption_falls_short_when_nothing_comes_out_of_host_memory() {
+    let harmless = ["corruption", "--fault", "http:read=stall(1)#1"];
+    let (status, text) = experiment(&[&harmless, &FEW[..]].concat());
+    assert_eq!(status, Some(1), "{text}");
+    assert!(verdict(&text, "sessions whose tokens differ | 0 of 6").contains("ok"), "{text}");
+    assert!(verdict(&text, "copies back, prefill and decode | 0 and 0").contains("FALLS SHORT"), "{text}");
+}
+
+/// What a build, a transport or an experiment cannot do is said before anything starts.
+#[test]
+fn what_cannot_be_asked_is_refused() {
+    for (options, why) in [
+        (&["corruption", "--transport", "nixl"][..], "sm120-nixl has it"),
+        (&["wedge", "--transport", "nixl", "--cases", "prefill-killed"], "sm120-nixl has it"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_sm120")).arg("experiment").args(options).output();
+        let output = output.expect("the command starts");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[test]

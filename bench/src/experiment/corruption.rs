@@ -1,10 +1,15 @@
-//! Sessions of several turns, many at once, half of whose first prompt is common to a quarter of them: their tokens against those
-//! of one process that computes every prompt anew.
+//! Sessions of several turns, many at once, most of whose first prompt is common to some of them: their tokens against those of one
+//! process that computes every prompt anew. The pools hold what runs and little more, so that beginnings leave the device and come
+//! back from the other half or out of host memory.
 
 use super::servers::{Extra, Server, Servers, clap_word, options};
 use super::{Answer, DeploymentArgs, ExperimentError, tokens};
 use crate::e2e::http::Connection;
+use crate::halves::TransportKind;
+use crate::probe::sum;
+use crate::serving::{HostBytes, parse_host_bytes};
 use clap::{Args, ValueEnum};
+use engine::geometry::PAGE_TOKENS;
 use reference::rng::Rng;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -12,10 +17,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Different beginnings.
-const BEGINNINGS: u64 = 4;
-/// Tokens of a beginning: a page of the window and more, so that later sessions find it in the prefix cache.
-const BEGINNING_TOKENS: u64 = 150;
+/// Different beginnings: more than the pools keep beside what runs.
+const BEGINNINGS: u64 = 40;
+/// Tokens of a beginning: a page and more, so that later sessions can be resumed from it.
+const BEGINNING_TOKENS: u64 = 260;
+/// New tokens of a turn's prompt at most, and tokens of its answer.
+const TURN_TOKENS: [u64; 2] = [40, 23];
 
 /// Options of `corruption`.
 #[derive(Debug, Clone, Args)]
@@ -36,12 +43,15 @@ pub struct CorruptionArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
     /// Format of the index keys.
-    #[arg(long, value_enum, default_value_t = Keys::Fp8)]
+    #[arg(long, value_enum, default_value_t = Keys::Both)]
     pub index_k: Keys,
+    /// Host memory of every rank of both halves, as for `serve`.
+    #[arg(long, default_value = "128MiB", value_name = "BYTES|off", value_parser = parse_host_bytes)]
+    pub host_cache: HostBytes,
     /// Only this: no unit waits for its index keys, which are late. Wrong texts are then what is expected.
     #[arg(long, conflicts_with = "fault")]
     pub break_gate: bool,
-    /// Only this: faults of the decode server, to see that they are noticed: `landing=corrupt`.
+    /// Only this: faults of both halves, to see that they are noticed: `landing=corrupt`.
     #[arg(long, value_name = "RULES")]
     pub fault: Option<String>,
 }
@@ -69,10 +79,41 @@ impl Keys {
 
 /// Sessions of the runs with late index keys, at most: enough to see whether the wait makes a difference.
 const CONTROL_SESSIONS: u64 = 60;
-/// Index keys that arrive behind everything else of their unit, long enough for a reader to be there first.
-const LATE_KEYS: &str = "landing:CSA index K=delay(25)";
-/// The same, and nobody waits for them.
-const BROKEN_GATE: &str = "landing:CSA index K=delay(25); gate:CSA index K=skip-wait";
+/// Nobody waits for index keys.
+const BROKEN_GATE: &str = "gate:CSA index K=skip-wait";
+
+/// A way by which pages come into a cache, on which index keys can be late.
+struct Way {
+    name: &'static str,
+    /// Index keys that arrive behind everything else of their unit, long enough for a reader to be there first.
+    late: &'static str,
+}
+
+const FROM_PREFILL: Way = Way { name: "from prefill", late: "landing:CSA index K=delay(25)" };
+const FROM_HOST: Way = Way { name: "out of host memory", late: "host-load:CSA index K=delay(25)" };
+
+impl CorruptionArgs {
+    /// Ways of this deployment on which keys can be made late: NIXL writes into memory without a look of ours.
+    fn ways(&self) -> Result<Vec<Way>, ExperimentError> {
+        let tcp = (self.deployment.transport == TransportKind::Tcp).then_some(FROM_PREFILL);
+        let host = (self.host_cache != HostBytes::Off).then_some(FROM_HOST);
+        let ways: Vec<Way> = tcp.into_iter().chain(host).collect();
+        match ways.is_empty() {
+            false => Ok(ways),
+            true => Err(ExperimentError::Refused(
+                "--host-cache: expected bytes with --transport nixl, got off: index keys are late on no other way there, and \
+                 a run that cannot go wrong proves nothing"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Tokens of the longest session, as whole pages.
+    fn context(&self) -> u32 {
+        let tokens = BEGINNING_TOKENS + u64::from(self.turns) * TURN_TOKENS.iter().sum::<u64>();
+        (tokens as u32).next_multiple_of(PAGE_TOKENS)
+    }
+}
 
 /// The tokens that a session was given, turn by turn; each prompt is all that was said before and something new.
 fn session(connection: &mut Connection, args: &CorruptionArgs, number: u64) -> std::io::Result<Vec<u64>> {
@@ -80,9 +121,9 @@ fn session(connection: &mut Connection, args: &CorruptionArgs, number: u64) -> s
     let mut random = Rng::new(args.seed.wrapping_add(number << 20));
     let mut answers = Vec::new();
     for turn in 0..args.turns {
-        let new = 1 + random.below(40);
+        let new = 1 + random.below(TURN_TOKENS[0]);
         prompt.extend(tokens(&mut random, new));
-        let wanted = 4 + random.below(20);
+        let wanted = 4 + random.below(TURN_TOKENS[1] - 3);
         // Half of the sessions are sampled, so that a slight error shows even where one token is by far the likeliest.
         let body = json!({
             "prompt": prompt, "max_tokens": wanted, "temperature": (number % 2) as f64, "seed": number + u64::from(turn),
@@ -172,6 +213,36 @@ struct Compared {
     failed: usize,
     first: Vec<String>,
     turns_per_s: f64,
+    /// Of the prefill server and the decode server, where they have a host cache.
+    host: Option<[HostUse; 2]>,
+}
+
+/// What the host cache of a half has done.
+#[derive(Debug, Clone, Copy)]
+struct HostUse {
+    saved: f64,
+    loads: f64,
+    tokens: f64,
+    failed: f64,
+}
+
+impl HostUse {
+    fn of(server: &Server) -> Result<Self, ExperimentError> {
+        let (_, text, _) = server.get("/metrics").map_err(ExperimentError::io(server.name))?;
+        let count = |what: &str| {
+            sum(&text, &format!("sm120_host_cache_{what}_total ")).map_err(ExperimentError::io(server.name))
+        };
+        Ok(Self {
+            saved: count("saved")?,
+            loads: count("hits")?,
+            tokens: count("hit_tokens")?,
+            failed: count("loads_failed")?,
+        })
+    }
+
+    fn loads(of: &[Self; 2]) -> f64 {
+        of.iter().map(|half| half.loads).sum()
+    }
 }
 
 /// One format of index keys.
@@ -188,30 +259,35 @@ impl<'a> Runs<'a> {
         let name = clap_word(keys);
         let format = vec!["--index-k".to_owned(), name.clone()];
         let own = ["--no-prefix-cache", "--port", "0"].map(str::to_owned).to_vec();
-        let plain = [options(&args.deployment), format.clone(), own].concat();
+        let plain = [options(&args.deployment, args.context()), format.clone(), own].concat();
         let one = all(Server::start("serve", &plain)?.address, args, args.concurrency.min(8));
         Ok(Self { args, format, name, one })
     }
 
-    /// The first `sessions` of them, by two halves, with faults of the decode server.
+    /// The first `sessions` of them, by two halves, with faults of both.
     fn apart(&self, sessions: u64, faults: &str) -> Result<Compared, ExperimentError> {
         let args = CorruptionArgs { sessions: sessions.min(self.args.sessions), ..self.args.clone() };
-        let decode = match faults {
-            "" => Vec::new(),
-            rules => vec!["--faults".to_owned(), rules.to_owned()],
-        };
-        let extra = Extra { both: self.format.clone(), decode, ..Extra::default() };
+        let host = ["--host-cache".to_owned(), args.host_cache.to_string()];
+        let mut both = [&self.format[..], &host].concat();
+        if !faults.is_empty() {
+            both.extend(["--faults".to_owned(), faults.to_owned()]);
+        }
+        let extra = Extra { both, context: Some(args.context()), ..Extra::default() };
         let servers = Servers::start(&args.deployment, extra)?;
         let start = Instant::now();
         let pd = all(servers.router.address, &args, args.concurrency);
         let turns_per_s = (args.sessions * u64::from(args.turns)) as f64 / start.elapsed().as_secs_f64();
         let (differ, failed, first) = compare(&self.one, &pd);
-        Ok(Compared { sessions: args.sessions, differ, failed, first, turns_per_s })
+        let host = match args.host_cache {
+            HostBytes::Off => None,
+            HostBytes::Bytes(_) => Some([HostUse::of(&servers.prefill)?, HostUse::of(&servers.decode)?]),
+        };
+        Ok(Compared { sessions: args.sessions, differ, failed, first, turns_per_s, host })
     }
 
     /// A run in which every token must be right.
     fn right(&self, what: &str, compared: &Compared, answer: &mut Answer) {
-        let Compared { sessions, differ, failed, first, turns_per_s } = compared;
+        let Compared { sessions, differ, failed, first, turns_per_s, host } = compared;
         let name = format!("{}, {what}", self.name);
         answer.tell(&format!("{name}: turns per second"), format!("{turns_per_s:.1}"));
         if !first.is_empty() {
@@ -219,6 +295,20 @@ impl<'a> Runs<'a> {
         }
         answer.judge(&format!("{name}: sessions whose tokens differ"), format!("{differ} of {sessions}"), *differ == 0);
         answer.judge(&format!("{name}: sessions without an answer"), failed, *failed == 0);
+        if let Some(host) = host {
+            answer.tell(&format!("{name}: copies to host memory, prefill and decode"), two(host, |half| half.saved));
+            let seen = format!("{} ({} tokens)", two(host, |half| half.loads), two(host, |half| half.tokens));
+            answer.judge(&format!("{name}: copies back, prefill and decode"), seen, HostUse::loads(host) > 0.0);
+            let failed = host.iter().all(|half| half.failed == 0.0);
+            answer.judge(&format!("{name}: copies back that failed"), two(host, |half| half.failed), failed);
+        }
+    }
+
+    /// The run with late keys for which nobody waits; its figure.
+    fn broken(&self, way: &Way, sessions: u64, answer: &mut Answer) -> Result<String, ExperimentError> {
+        let broken = self.apart(sessions, &format!("{}; {BROKEN_GATE}", way.late))?;
+        self.wrong(&format!("keys late {} not waited for", way.name), &broken, answer);
+        Ok(format!("{} of {}", broken.differ, broken.sessions))
     }
 
     /// A run in which wrong tokens show that the others could have had some.
@@ -233,8 +323,14 @@ impl<'a> Runs<'a> {
     }
 }
 
+/// A count of either half.
+fn two(host: &[HostUse; 2], of: impl Fn(&HostUse) -> f64) -> String {
+    host.iter().map(|half| of(half).to_string()).collect::<Vec<_>>().join(" and ")
+}
+
 pub(super) fn run(args: &CorruptionArgs) -> Result<Answer, ExperimentError> {
     let (mut answer, mut figures) = (Answer::default(), Vec::new());
+    let ways = args.ways()?;
     for &keys in args.index_k.all() {
         let runs = Runs::new(args, keys)?;
         let figure = match &args.fault {
@@ -245,21 +341,24 @@ pub(super) fn run(args: &CorruptionArgs) -> Result<Answer, ExperimentError> {
                 format!("with {rules}, {differ} of {sessions} sessions differ, {failed} have no answer")
             }
             None if args.break_gate => {
-                let broken = runs.apart(args.sessions, BROKEN_GATE)?;
-                runs.wrong("late keys not waited for", &broken, &mut answer);
-                format!("without the wait for index keys, {} of {} sessions differ", broken.differ, broken.sessions)
+                let broken = ways.iter().map(|way| runs.broken(way, args.sessions, &mut answer));
+                format!("without the wait for index keys {}", broken.collect::<Result<Vec<_>, _>>()?.join(", "))
             }
             None => {
                 let clean = runs.apart(args.sessions, "")?;
                 runs.right("no faults", &clean, &mut answer);
-                let late = runs.apart(CONTROL_SESSIONS, LATE_KEYS)?;
-                runs.right("late keys", &late, &mut answer);
-                let broken = runs.apart(CONTROL_SESSIONS, BROKEN_GATE)?;
-                runs.wrong("late keys not waited for", &broken, &mut answer);
-                format!(
-                    "{} of {} sessions differ, {} have no answer; of {} with late index keys {}, and {} without the wait",
-                    clean.differ, clean.sessions, clean.failed, late.sessions, late.differ, broken.differ
-                )
+                let mut figure =
+                    format!("{} of {} sessions differ, {} have no answer", clean.differ, clean.sessions, clean.failed);
+                if let Some(host) = &clean.host {
+                    figure += &format!(", {} beginnings came out of host memory", HostUse::loads(host));
+                }
+                for way in &ways {
+                    let late = runs.apart(CONTROL_SESSIONS, way.late)?;
+                    runs.right(&format!("keys late {}", way.name), &late, &mut answer);
+                    let broken = runs.broken(way, CONTROL_SESSIONS, &mut answer)?;
+                    figure += &format!("; with keys late {}: {}, without the wait {broken}", way.name, late.differ);
+                }
+                figure
             }
         };
         figures.push(format!("index keys {}: {figure}", runs.name));

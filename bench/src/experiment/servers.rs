@@ -114,7 +114,7 @@ impl Server {
         probe::get(self.address, path, patience)
     }
 
-    /// What is not as before: pages that are not free, rooms that are open or held.
+    /// What is not as before: pages that are neither free nor cached, rooms that are open or held.
     pub(super) fn unaccounted(&self) -> Result<Vec<String>, ExperimentError> {
         let (_, text, _) = self.get("/metrics").map_err(ExperimentError::io(self.name))?;
         let sum = |name: &str| probe::sum(&text, name).map_err(ExperimentError::io(self.name));
@@ -122,8 +122,9 @@ impl Server {
         for pool in ["compressed", "window", "request"] {
             let free = sum(&format!("sm120_pool_free_pages{{pool=\"{pool}\"}}"))?;
             let all = sum(&format!("sm120_pool_pages{{pool=\"{pool}\"}}"))?;
-            if free != all {
-                wrong.push(format!("{}: {free} of {all} {pool} pages", self.name));
+            let cached = sum(&format!("sm120_pool_cached_pages{{pool=\"{pool}\"}}"))?;
+            if free + cached != all {
+                wrong.push(format!("{}: {free} of {all} {pool} pages and {cached} that are cached", self.name));
             }
         }
         for rooms in ["sm120_transfer_open_rooms{", "sm120_transfer_quarantined_rooms{"] {
@@ -159,7 +160,12 @@ pub(super) struct Extra {
     pub(super) both: Vec<String>,
     pub(super) prefill: Vec<String>,
     pub(super) decode: Vec<String>,
+    /// Tokens of a text, where these are not as many as usual.
+    pub(super) context: Option<u32>,
 }
+
+/// Tokens of a text in most experiments.
+const CONTEXT: u32 = 1024;
 
 impl Servers {
     /// Starts a deployment.
@@ -168,9 +174,16 @@ impl Servers {
         // A server that is started again is found under its old address.
         let port = free_address(1)?.port().to_string();
         let verify: &[&str] = if args.verify_transfers { &["--verify-transfers"] } else { &[] };
+        let transport = clap_word(args.transport);
         let half = |own: &[&str], more: Vec<String>| -> Vec<String> {
-            let words = own.iter().chain(verify).map(|&word| word.to_owned());
-            options(args).into_iter().chain(words).chain(extra.both.iter().cloned()).chain(more).collect()
+            let words = ["--transport", &transport].into_iter().chain(own.iter().chain(verify).copied());
+            let words = words.map(str::to_owned);
+            options(args, extra.context.unwrap_or(CONTEXT))
+                .into_iter()
+                .chain(words)
+                .chain(extra.both.iter().cloned())
+                .chain(more)
+                .collect()
         };
         let prefill = Server::start("prefill", &half(&["--port", "0", "--control", &control], extra.prefill.clone()))?;
         let decode = Server::start("decode", &half(&["--port", &port, "--prefill", &control], extra.decode.clone()))?;
@@ -214,9 +227,9 @@ impl Servers {
 }
 
 /// Options of every server with a model.
-pub(super) fn options(args: &DeploymentArgs) -> Vec<String> {
-    let (tp, schedule) = (args.tp.to_string(), clap_word(args.schedule));
-    let words = ["--preset", &args.preset, "--tp", &tp, "--schedule", &schedule, "--context", "1024"];
+pub(super) fn options(args: &DeploymentArgs, context: u32) -> Vec<String> {
+    let (tp, schedule, context) = (args.tp.to_string(), clap_word(args.schedule), context.to_string());
+    let words = ["--preset", &args.preset, "--tp", &tp, "--schedule", &schedule, "--context", &context];
     words.map(str::to_owned).to_vec()
 }
 

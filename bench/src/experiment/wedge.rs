@@ -5,6 +5,7 @@ mod clients;
 
 use super::servers::{SETTLE, Servers};
 use super::{Answer, DeploymentArgs, ExperimentError, list};
+use crate::halves::TransportKind;
 use cases::{Act, CASES, Case, Who};
 use clap::Args;
 use clients::{Clients, Told};
@@ -49,8 +50,16 @@ struct Seen {
 
 pub(super) fn run(args: &WedgeArgs) -> Result<Answer, ExperimentError> {
     let mut answer = Answer::default();
-    let cases: Vec<&Case> =
-        CASES.iter().filter(|case| args.cases.is_empty() || args.cases.iter().any(|name| name == case.name)).collect();
+    let wanted = |case: &&Case| args.cases.is_empty() || args.cases.iter().any(|name| name == case.name);
+    let here = |case: &&Case| args.deployment.transport == TransportKind::Tcp || !case.is_of_tcp();
+    let (cases, left_out): (Vec<&Case>, Vec<&Case>) = CASES.iter().filter(wanted).partition(here);
+    if let Some(case) = left_out.first() {
+        let why = format!("{}: expected --transport tcp, whose faults it uses", case.name);
+        match args.cases.is_empty() {
+            false => return Err(ExperimentError::Refused(why)),
+            true => answer.tell("not run", list(&left_out.iter().map(|case| case.name.to_owned()).collect::<Vec<_>>())),
+        }
+    }
     for case in &cases {
         one(args, case, &mut answer)?;
     }

@@ -28,6 +28,14 @@ pub struct Transports {
 }
 
 impl Transports {
+    /// Refuses a transport that is not there.
+    ///
+    /// # Errors
+    /// As [`Transports::of_ranks`].
+    pub(crate) fn check(self, kind: TransportKind) -> Result<(), ServeError> {
+        self.of_ranks(kind, 1, IpAddr::from([127, 0, 0, 1]), &Arc::new(Faults::none())).map(drop)
+    }
+
     /// A transport per rank. Made before anything else of a half: what is missing is said before weights are loaded.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use kernel_bindings::nccl::{NcclId, NcclRank};
 use kernel_bindings::ops::KernelOps;
 use reference::ops::{Ops, OpsError};
 use std::sync::{Arc, OnceLock};
+use transfer::fault::Faults;
 
 /// What every rank is built from.
 #[derive(Clone)]
@@ -28,6 +29,8 @@ pub(super) struct Plan {
     pub(super) tp: u32,
     pub(super) mtp: bool,
     pub(super) graphs: bool,
+    /// Of the gate.
+    pub(super) faults: Arc<Faults>,
     /// Those of the first rank.
     pub(super) counters: Arc<OnceLock<Arc<GraphCounters>>>,
 }
@@ -88,6 +91,7 @@ impl Plan {
         };
         // Memory that is too small is known before a weight is read.
         let caches = Caches::new(&ops, &self.geometry, self.sizes).map_err(failed)?;
+        let caches = caches.with_faults(self.sizes, Arc::clone(&self.faults));
         let weights = load(&ops, &self.checkpoint, &self.numerics, &ranks, &self.limits, self.mtp, &done)?;
         let (numerics, limits) = (self.numerics, self.limits);
         let parts = Parts { config, numerics, shape: ranks, limits, weights, caches, collective };

@@ -1,6 +1,7 @@
 //! A prefill server, a decode server and a router as processes: the tokens of one process, and what clients, pages and the other
 //! servers see when one of them is killed, stopped or sent rubbish.
 
+mod host;
 mod rig;
 
 use rig::{Children, Deployment, PATIENCE, Process, Random, Text, alone, ask, expected, free_port, get, open, until};

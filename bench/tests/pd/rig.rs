@@ -76,9 +76,14 @@ impl Process {
         }
     }
 
-    /// A server of one process or a half; every text is computed anew, so that pools are full when nothing runs.
+    /// A server of one process or a half; every text is computed anew.
     pub(crate) fn half(role: &str, options: &[&str]) -> Self {
-        let model = ["--model", "tiny", "--device", "host", "--context", "900", "--no-prefix-cache"];
+        Self::caching(role, &[&["--no-prefix-cache"], options].concat())
+    }
+
+    /// A server that keeps the beginnings of texts.
+    pub(crate) fn caching(role: &str, options: &[&str]) -> Self {
+        let model = ["--model", "tiny", "--device", "host", "--context", "900"];
         let transport = std::env::var("SM120_TEST_TRANSPORT");
         let transport = match &transport {
             Ok(transport) if role != "serve" => &["--transport", transport.as_str()][..],
@@ -125,15 +130,21 @@ impl Process {
         self.metric("sm120_transfer_open_rooms", "")
     }
 
-    /// Until nothing runs, no room is open or held, and every page of every pool is free.
+    /// Pools of which a page is neither free nor kept in the prefix cache.
+    pub(crate) fn busy_pools(&self) -> Vec<String> {
+        let pages = |name: &str, pool: &str| self.metric(&format!("sm120_pool_{name}pages"), pool);
+        ["compressed", "window", "request"]
+            .iter()
+            .map(|pool| (pool, pages("free_", pool) + pages("cached_", pool), pages("", pool)))
+            .filter(|(_, back, all)| back != all)
+            .map(|(pool, back, all)| format!("{pool}: {back} of {all} pages are back"))
+            .collect()
+    }
+
+    /// Until nothing runs, no room is open or held, and every page of every pool is back.
     pub(crate) fn await_idle(&self, what: &str) {
         let busy = || {
-            let mut busy: Vec<String> = ["compressed", "window", "request"]
-                .iter()
-                .map(|pool| (pool, self.metric("sm120_pool_free_pages", pool), self.metric("sm120_pool_pages", pool)))
-                .filter(|(_, free, all)| free != all)
-                .map(|(pool, free, all)| format!("{pool}: {free} of {all} pages are free"))
-                .collect();
+            let mut busy = self.busy_pools();
             for name in ["sm120_transfer_open_rooms", "sm120_transfer_quarantined_rooms"] {
                 match self.metric(name, "") {
                     0 => {}
@@ -232,6 +243,11 @@ impl Deployment {
     /// Until a text is answered again.
     pub(crate) fn await_answers(&self, what: &str) {
         until(what, || ask(self.router.address, &Text::new(77, 3, 2)).map(drop));
+    }
+
+    /// Until a decode server has found its prefill server.
+    pub(crate) fn await_answer(decode: SocketAddr) {
+        until("the halves find each other", || ask(decode, &Text::new(77, 3, 2)).map(drop));
     }
 
     /// Nothing is left of what ran, and the next request is answered.

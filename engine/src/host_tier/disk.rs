@@ -134,11 +134,11 @@ impl SlotStore for TieredSlots {
 
 /// Slots of each class from a number on.
 #[derive(Debug, Clone, Copy)]
-struct From {
+struct SlotsFrom {
     first: HostSizes,
 }
 
-impl From {
+impl SlotsFrom {
     const fn every(first: u32) -> Self {
         Self { first: HostSizes { compressed_slots: first, window_slots: first } }
     }
@@ -151,14 +151,14 @@ impl From {
 /// Slots that are in a file, and slots whose pages are summed: those, all, or none.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Kinds {
-    on_disk: From,
-    summed: From,
+    on_disk: SlotsFrom,
+    summed: SlotsFrom,
 }
 
 impl Kinds {
     pub(super) fn of(config: &HostTierConfig) -> Self {
-        let on_disk = config.disk.as_ref().map_or(From::every(u32::MAX), |_| From { first: config.sizes });
-        Self { on_disk, summed: if config.verify { From::every(0) } else { on_disk } }
+        let on_disk = config.disk.as_ref().map_or(SlotsFrom::every(u32::MAX), |_| SlotsFrom { first: config.sizes });
+        Self { on_disk, summed: if config.verify { SlotsFrom::every(0) } else { on_disk } }
     }
 
     pub(super) fn is_summed(self, class: Class, slot: u32) -> bool {
@@ -172,7 +172,7 @@ impl Kinds {
 
     /// When the pages of a load are compared.
     pub(super) fn check(self, pages: &[PageMove]) -> Check {
-        let any = |of: From| pages.iter().any(|pages| of.holds(pages.class, pages.arena));
+        let any = |of: SlotsFrom| pages.iter().any(|pages| of.holds(pages.class, pages.arena));
         match (any(self.on_disk), any(self.summed)) {
             (true, _) => Check::Behind,
             (false, true) => Check::Before,

@@ -129,6 +129,14 @@ pub(super) const CASES: &[Case] = &[
         within: seconds(6),
     },
     Case {
+        name: "host-copies-stuck",
+        act: Act::Rule(Who::Prefill, "host-save:CSA index K=delay(4000)#6"),
+        both: &["--host-cache", "64MiB"],
+        seen: Some((Who::Prefill, "host copies 0")),
+        reasons: &["NoProgress", "Lease", UNWELL],
+        within: seconds(7),
+    },
+    Case {
         name: "arena-full",
         // The pages of one text at a time, and one whose end is never told.
         act: Act::Rule(Who::Prefill, "completion=never-end#12"),
@@ -149,14 +157,22 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 impl Case {
+    /// Whether it needs a fault of a transport, which only that of tcp has.
+    pub(super) fn is_of_tcp(&self) -> bool {
+        let rules = match self.act {
+            Act::Rule(_, rules) | Act::End(_, rules) => rules,
+            Act::Stop(_) | Act::Kill(_) => "",
+        };
+        rules.starts_with("poll") || rules.starts_with("completion")
+    }
+
     pub(super) fn extra(&self) -> Extra {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let faults = |of| match self.act {
             Act::Rule(who, rules) | Act::End(who, rules) if who == of => words(&["--faults", rules]),
             _ => Vec::new(),
         };
-        // Every page is free when nothing runs.
-        let both = [words(self.both), words(&["--no-prefix-cache"])].concat();
-        Extra { both, prefill: faults(Who::Prefill), decode: faults(Who::Decode) }
+        let both = words(self.both);
+        Extra { both, prefill: faults(Who::Prefill), decode: faults(Who::Decode), ..Extra::default() }
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Before a client that was told no asks again.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Tokens of a prompt at most, and of an answer.
-const PROMPT: u64 = 200;
+const PROMPT: u64 = 400;
 const ANSWER: usize = 24;
 
 /// What became of a request.

@@ -106,6 +106,7 @@ impl Backend for EngineBackend {
         };
         figures.extend(of_pool("sm120_pool_pages", "Pages of a pool.", |pool| pool.pages));
         figures.extend(of_pool("sm120_pool_free_pages", "Pages that nobody holds.", |pool| pool.free));
+        figures.extend(of_pool("sm120_pool_cached_pages", "Pages of the prefix cache.", |pool| pool.cached));
         figures.extend(now.host.iter().flat_map(host_figures));
         figures
     }
@@ -115,13 +116,13 @@ impl Backend for EngineBackend {
 fn host_figures(host: &HostUse) -> Vec<Figure> {
     use FigureKind::{Counter, Gauge};
     let figure = |name, kind, help, value: f64| Figure { name, help, kind, labels: Vec::new(), value };
-    let of_slots = |name, help, value: fn(PoolUse) -> u32| {
-        [("compressed", host.compressed), ("window", host.window)].map(|(pool, slots)| Figure {
+    let of_slots = |name, help, slots: [u32; 2]| {
+        ["compressed", "window"].into_iter().zip(slots).map(move |(pool, slots)| Figure {
             name,
             help,
             kind: Gauge,
             labels: vec![("pool", pool.to_owned())],
-            value: f64::from(value(slots)),
+            value: f64::from(slots),
         })
     };
     let stats = host.stats;
@@ -130,6 +131,7 @@ fn host_figures(host: &HostUse) -> Vec<Figure> {
         ("sm120_host_cache_not_saved_total", "Copies that failed or had no room.", stats.not_saved),
         ("sm120_host_cache_hits_total", "Beginnings copied back.", stats.hits),
         ("sm120_host_cache_hit_tokens_total", "Tokens of those.", stats.hit_tokens),
+        ("sm120_host_cache_disk_hits_total", "Those with pages from disk.", stats.disk_hits),
         ("sm120_host_cache_loads_failed_total", "Copies back that failed; the text was computed.", stats.loads_failed),
         ("sm120_host_cache_evicted_total", "Pages dropped for others.", stats.evicted),
     ];
@@ -142,7 +144,11 @@ fn host_figures(host: &HostUse) -> Vec<Figure> {
         host.used_bytes as f64,
     ));
     figures.push(figure("sm120_host_cache_loading", Gauge, "Requests that are copied back.", host.loading as f64));
-    figures.extend(of_slots("sm120_host_cache_slots", "Slots of host memory.", |slots| slots.pages));
-    figures.extend(of_slots("sm120_host_cache_free_slots", "Slots that hold nothing.", |slots| slots.free));
+    let HostUse { compressed, window, on_disk, .. } = host;
+    let [all, free] = [[compressed.pages, window.pages], [compressed.free, window.free]];
+    figures.extend(of_slots("sm120_host_cache_slots", "Slots, those on disk included.", all));
+    figures.extend(of_slots("sm120_host_cache_free_slots", "Slots that hold nothing.", free));
+    let on_disk = [on_disk.compressed_slots, on_disk.window_slots];
+    figures.extend(of_slots("sm120_host_cache_disk_slots", "Slots on disk.", on_disk));
     figures
 }
