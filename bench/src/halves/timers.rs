@@ -13,7 +13,7 @@ pub struct TimerArgs {
     /// From a request to the other half's first answer, and from a connection to its hello.
     #[arg(long, default_value_t = Span(Timers::default().handshake), value_name = "TIME")]
     pub handshake: Span,
-    /// From beat to beat that names the request, until its first layer.
+    /// From beat to beat that names the request, until its first layer, and from the last to the end of sending.
     #[arg(long, default_value_t = Span(Timers::default().lease), value_name = "TIME")]
     pub lease: Span,
     /// From layer to layer once layers come.

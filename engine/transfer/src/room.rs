@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | Opening | OPEN under way | OPEN seen, not admitted | handshake / lease |
 //! | Placed | prefill answered | pages reserved, computing | lease, renewed by beats |
-//! | Moving | units land | units are posted | progress, renewed by units |
+//! | Moving | units land | units are posted | progress, renewed by units; lease, once all have landed and DONE is to come |
 //! | Published | all units and DONE are here | all posts done, DONE sent | taken / acknowledge |
 //! | Finished | the rank took it | DONE_ACK is here | - |
 //! | Failed | reason known | reason known | drain, until quiet |
@@ -300,11 +300,17 @@ impl Room {
         self.outcome.is_final() && proven && dropped
     }
 
+    /// Whether nothing moves and the rank's last word is to come: its step samples, and may stand behind a step for others.
+    fn lacks_done(&self) -> bool {
+        self.outcome == Outcome::Moving && !self.complete && self.landed.len() == self.units
+    }
+
     /// The timer that runs in this state; `None` when nothing is waited for.
     pub fn timer(&self, on: &Protections) -> Option<Timer> {
         let timer = match (&self.outcome, self.side) {
             (Outcome::Opening, Side::Decode) => Timer::Handshake,
             (Outcome::Opening, Side::Prefill) | (Outcome::Placed, Side::Decode | Side::Prefill) => Timer::Lease,
+            (Outcome::Moving, Side::Decode | Side::Prefill) if self.lacks_done() => Timer::Lease,
             (Outcome::Moving, Side::Decode | Side::Prefill) => Timer::Progress,
             (Outcome::Published, Side::Decode) => Timer::Taken,
             (Outcome::Published, Side::Prefill) => Timer::Acknowledge,

@@ -1,6 +1,6 @@
 //! Events of a decode room.
 
-use super::{Action, Event, Outcome, Proof, Quiet, Signal, Timer, Turn};
+use super::{Action, Event, Outcome, Proof, Quiet, Signal, Timer, Turn, UnitSet};
 use crate::frame::Drain;
 use crate::ids::Unit;
 use crate::reason::{Code, Reason};
@@ -81,6 +81,7 @@ fn hear(turn: &mut Turn<'_>, signal: Signal) {
                 turn.advance(Outcome::Placed);
             }
             Outcome::Placed => turn.arm(),
+            Outcome::Moving if turn.room.lacks_done() => turn.arm(),
             // Beats do not renew the wait for a unit.
             Outcome::Moving | Outcome::Published | Outcome::Finished | Outcome::Failed(_) => {}
         },
@@ -173,10 +174,20 @@ fn deadline(turn: &mut Turn<'_>, timer: Timer) {
     }
     match timer {
         Timer::Handshake => fail(turn, Reason::new(Code::Handshake, "no answer to OPEN")),
+        Timer::Lease if turn.room.lacks_done() => {
+            let text = "all units landed, DONE is missing, and no beat names the room any more";
+            fail(turn, Reason::new(Code::Lease, text));
+        }
         Timer::Lease => fail(turn, Reason::new(Code::Lease, "no beat names the room any more")),
         Timer::Progress => {
-            let (landed, units) = (turn.room.landed.len(), turn.room.units);
-            fail(turn, Reason::new(Code::NoProgress, format!("{landed} of {units} units landed")));
+            let (landed, units) = (turn.room.landed, turn.room.units);
+            let missing = UnitSet::first(units).without(landed);
+            let first = missing.iter().next().map_or(String::new(), |unit| format!(", the first missing is {unit}"));
+            let done = if turn.room.complete { "DONE is here" } else { "no DONE yet" };
+            fail(
+                turn,
+                Reason::new(Code::NoProgress, format!("{} of {units} units landed{first}; {done}", landed.len())),
+            );
         }
         Timer::Taken => fail(turn, Code::NotTaken.into()),
         Timer::Acknowledge => turn.misplaced(),

@@ -158,6 +158,7 @@ fn hear(turn: &mut Turn<'_>, signal: Signal) {
         }
         Signal::Stage(_) => match turn.room.outcome.clone() {
             Outcome::Opening | Outcome::Placed => turn.arm(),
+            Outcome::Moving if turn.room.lacks_done() => turn.arm(),
             Outcome::Moving | Outcome::Published | Outcome::Finished => {}
             // Decode does not know yet: FAIL was lost.
             Outcome::Failed(reason) => tell(turn, reason),

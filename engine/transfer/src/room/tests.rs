@@ -164,6 +164,35 @@ fn f09_done_without_its_units_asks_and_does_not_publish() {
     assert_eq!(actions, [Action::Send(Signal::Ask)]);
 }
 
+/// The step that sends DONE may stand behind another that takes long; then beats say that the room is worked at.
+#[test]
+fn f14_the_wait_for_done_is_renewed_by_beats_and_the_wait_for_a_unit_is_not() {
+    let (beat, due) = (Event::Heard(Signal::Stage(Stage::Moving)), |timer| Event::Deadline(timer));
+    let failed = |room: &Room, timer| match room.step(KEY.epoch, due(timer), &ALL).0.outcome {
+        Outcome::Failed(reason) => reason.to_string(),
+        other => format!("{other:?}"),
+    };
+    for (side, events) in [(Side::Decode, landing()[..3].to_vec()), (Side::Prefill, posted_all())] {
+        let (part, _) = drive(side, events[..events.len() - 1].to_vec());
+        assert_eq!((part.timer(&ALL), part.step(KEY.epoch, beat.clone(), &ALL).1), (Some(Timer::Progress), vec![]));
+        let (all, actions) = drive(side, events);
+        assert!(actions.contains(&Action::Arm), "{side:?}");
+        let (renewed, actions) = all.step(KEY.epoch, beat.clone(), &ALL);
+        assert_eq!((renewed.timer(&ALL), actions), (Some(Timer::Lease), vec![Action::Arm]), "{side:?}");
+        assert_eq!(failed(&all, Timer::Progress), "Moving", "{side:?}");
+        assert!(failed(&all, Timer::Lease).starts_with("Lease: "), "{side:?}");
+        if side == Side::Decode {
+            assert_eq!(
+                failed(&part, Timer::Progress),
+                "NoProgress: 1 of 2 units landed, the first missing is 0; no DONE yet"
+            );
+            let (asked, _) = part.step(KEY.epoch, landing()[3].clone(), &ALL);
+            assert!(failed(&asked, Timer::Progress).ends_with("the first missing is 0; DONE is here"));
+            assert!(failed(&all, Timer::Lease).starts_with("Lease: all units landed, DONE is missing"));
+        }
+    }
+}
+
 #[test]
 fn f02_an_aborted_room_keeps_its_pages_until_the_writer_is_gone() {
     let (room, actions) = drive(Side::Decode, [Event::Ready, Event::Abort(Code::Aborted.into())]);
@@ -180,9 +209,16 @@ fn f02_an_aborted_room_keeps_its_pages_until_the_writer_is_gone() {
 }
 
 fn posting() -> Vec<Event> {
+    let mut events = posted_all();
+    events.insert(4, Event::Finish);
+    events
+}
+
+/// All posts without the rank's word.
+fn posted_all() -> Vec<Event> {
     let ready = |unit| Event::UnitReady { unit: Unit(unit), ticket: 7 + u64::from(unit) };
     let posted = |unit| Event::Posted { unit: Unit(unit), done: true };
-    vec![Event::Place, ready(0), ready(1), posted(1), Event::Finish, posted(0)]
+    vec![Event::Place, ready(0), ready(1), posted(1), posted(0)]
 }
 
 #[test]
