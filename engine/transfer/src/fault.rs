@@ -63,10 +63,6 @@ words! {
         HostSave = "host-save",
         /// Pages of an item are to be read out of host slots; name = item.
         HostLoad = "host-load",
-        /// A host page is evicted.
-        Evict = "evict",
-        /// A node of the prefix tree is split.
-        Split = "split",
         /// A connection of a client; name = `read` or `write`.
         Http = "http",
     }
@@ -131,7 +127,6 @@ impl Point {
             Self::Quarantine => &[ReleaseEarly],
             Self::Exchange => &[Delay, Withhold, UnequalHash],
             Self::HostSave | Self::HostLoad => &[Delay, Fail, Corrupt],
-            Self::Evict | Self::Split => &[Delay, Fail],
             Self::Http => &[Stall, Close],
         }
     }

@@ -250,10 +250,16 @@ impl<N: Net> Run<N> {
                 }
             }
             News::Lost { peer, reason } => {
-                tracing::warn!(%peer, reason, "data connection");
+                tracing::warn!(%peer, name = self.name(peer), reason, "data connection");
                 self.endpoint.on_lost(peer, now);
             }
         }
+    }
+
+    /// What a peer calls itself.
+    fn name(&self, peer: PeerId) -> &str {
+        let hello = self.endpoint.peers().find(|known| known.id == peer).and_then(|known| known.hello);
+        hello.map_or("unknown: no HELLO", |hello| &hello.name)
     }
 
     /// A post whose bytes did not all arrive, and of which nothing more will be written: the room fails, its pages are quiet.
@@ -281,7 +287,7 @@ impl<N: Net> Run<N> {
                 }
             }
             Output::TearDown { peer, reason } => {
-                tracing::info!(%peer, %reason, "tear down");
+                tracing::info!(%peer, name = self.name(peer), %reason, "tear down");
                 self.transport.tear_down(peer);
                 self.admitted.remove(&peer);
                 self.links.remove(&peer);
