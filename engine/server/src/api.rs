@@ -44,8 +44,7 @@ impl Served {
     /// # Errors
     /// It names another one.
     pub fn known(&self, name: &str) -> Result<(), ApiError> {
-        let other = || ApiError::not_found(format!("model: expected {:?}, got {name:?}", self.name));
-        (name == self.name).then_some(()).ok_or_else(other)
+        (name == self.name).then_some(()).ok_or_else(|| ApiError::model(&self.name, name))
     }
 }
 

@@ -37,9 +37,15 @@ impl ApiError {
         Self { param: Some(param.to_owned()), ..error }
     }
 
-    /// No such route or model (404).
+    /// No such route (404).
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    /// A model that is not served here (404).
+    pub fn model(expected: &str, got: &str) -> Self {
+        let error = Self::not_found(format!("model: expected {expected:?}, got {got:?}"));
+        Self { param: Some("model".to_owned()), ..error }
     }
 
     /// A route without this method (405).
