@@ -135,6 +135,9 @@ fn list_devices(args: &DevicesArgs) -> Result<bool, Failure> {
 
 fn print_parity(report: &Report) {
     out!("{}", report.parity_table());
+    for (device, reason, count) in report.not_offered() {
+        outln!("not offered on {device}: {count} cases: {reason}");
+    }
     for (device, reason) in &report.absent {
         outln!("not judged: {device}: {reason}");
     }
@@ -237,7 +240,9 @@ fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
         let excused = of().filter(|m| matches!(m.fate, mutants::Fate::Equivalent(_))).count();
         [module.to_owned(), format!("{killed} / {}", of().count()), excused.to_string()]
     });
-    out!("{}", report::table(["module", "killed", "equivalent"], rows));
+    if !score.mutants.is_empty() {
+        out!("{}", report::table(["module", "killed", "equivalent"], rows));
+    }
     for mutant in &score.mutants {
         match &mutant.fate {
             mutants::Fate::Survived => {
@@ -251,6 +256,9 @@ fn mutation_score(args: &MutantsArgs) -> Result<bool, Failure> {
     }
     for stale in &score.stale {
         outln!("STALE excuse, no survivor matches: {stale}");
+    }
+    if score.mutants.is_empty() {
+        outln!("nothing to remove: no wait, barrier, fence or arrive in these modules");
     }
     outln!("killed {} / {} mutants in {:.1} s", score.killed(), score.mutants.len(), score.seconds);
     write_json(args.json.as_deref(), &score)?;

@@ -7,7 +7,7 @@ use server::router::{Address, Balancer, Timing};
 use server::serve::{Drained, serve as serve_site};
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,18 +55,28 @@ pub struct PdArgs {
 /// # Errors
 /// What keeps it from starting.
 pub fn router(args: &RouterArgs, say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
-    route(args, Duration::ZERO, say)
+    serve::log_to_stderr(&args.log)?;
+    route(args, bind(args.host, args.port)?, Duration::ZERO, say)
 }
 
-/// Runs a router that waits for its servers to be well, for at most `patience`, before it listens.
-fn route(args: &RouterArgs, patience: Duration, mut say: impl FnMut(&str)) -> Result<ExitCode, ServeError> {
-    serve::log_to_stderr(&args.log)?;
+/// The address of a router: taken before anything else is started, so that one that is not free is said at once.
+fn bind(host: IpAddr, port: u16) -> Result<TcpListener, ServeError> {
+    let address = SocketAddr::new(host, port);
+    let listener = TcpListener::bind(address).map_err(|source| ServeError::Listen { address, source })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Runs a router that waits for its servers to be well, for at most `patience`, before it answers.
+fn route(
+    args: &RouterArgs,
+    listener: TcpListener,
+    patience: Duration,
+    mut say: impl FnMut(&str),
+) -> Result<ExitCode, ServeError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let address = SocketAddr::new(args.host, args.port);
-    let listener = runtime
-        .block_on(tokio::net::TcpListener::bind(address))
-        .map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr()?;
+    let listener = runtime.block_on(async { tokio::net::TcpListener::from_std(listener) })?;
     let balancer = Balancer::new(args.decode.clone(), Timing::default());
     for target in balancer.targets() {
         say(&format!("decode server {}", target.address()));
@@ -174,9 +184,18 @@ fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String, Said), S
     let program = std::env::current_exe()?;
     // Its end of the pipe closes with this process, however that ends.
     let mut command = Command::new(program);
-    command.args(arguments).arg(UNTIL_STDIN_CLOSES).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.args(arguments).arg(UNTIL_STDIN_CLOSES).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let output = child.stdout.take().ok_or_else(|| failed(name, "no output"))?;
+    let log = child.stderr.take().ok_or_else(|| failed(name, "no standard error"))?;
+    let label = name.to_owned();
+    // Its lines have their own time and level.
+    let relay = std::thread::Builder::new().name(format!("{name} log")).spawn(move || {
+        for line in BufReader::new(log).lines().map_while(Result::ok) {
+            // Nobody may be there to read it.
+            let _ = writeln!(std::io::stderr(), "{label}: {line}");
+        }
+    })?;
     let (found, address) = channel();
     let prefix = name.to_owned();
     let said = Arc::new(Mutex::new(Vec::new()));
@@ -197,6 +216,8 @@ fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String, Said), S
         Ok(address) => Ok((child, address, said)),
         Err(_) => {
             let status = child.wait()?;
+            // Its last words first.
+            let _ = relay.join();
             Err(failed(name, format!("ended before it listened: {status}")))
         }
     }
@@ -250,6 +271,7 @@ pub fn pd(
         serve::end_with_stdin()?;
     }
     args.half.check(transports)?;
+    let listener = bind(args.half.serve.host, args.half.serve.port)?;
     let shared = shared_options(line);
     let half = |command: &str, own: &[String]| {
         let own = own.iter().map(OsString::from);
@@ -287,7 +309,7 @@ pub fn pd(
         drain_seconds: args.half.serve.drain_seconds,
         log: args.half.serve.log.clone(),
     };
-    let served = route(&front, SETTLE, say);
+    let served = route(&front, listener, SETTLE, say);
     stop.store(true, Ordering::Release);
     match (keeper.join(), served) {
         (Ok(Ok(())), served) => served,

@@ -20,6 +20,7 @@ use crate::serving::ScheduleKind;
 use clap::{Args, Subcommand};
 use reference::rng::Rng;
 use serde::Serialize;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -128,6 +129,22 @@ pub struct Finding {
     pub good: Option<bool>,
 }
 
+impl Finding {
+    fn verdict(&self) -> &'static str {
+        match self.good {
+            Some(true) => "ok",
+            Some(false) => "FALLS SHORT",
+            None => "",
+        }
+    }
+}
+
+/// How far a run is, on standard error.
+fn stage(text: &str) {
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
+}
+
 /// The answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Answer {
@@ -139,11 +156,17 @@ pub struct Answer {
 
 impl Answer {
     fn judge(&mut self, what: &str, seen: impl ToString, good: bool) {
-        self.findings.push(Finding { what: what.to_owned(), seen: seen.to_string(), good: Some(good) });
+        self.push(Finding { what: what.to_owned(), seen: seen.to_string(), good: Some(good) });
     }
 
     fn tell(&mut self, what: &str, seen: impl ToString) {
-        self.findings.push(Finding { what: what.to_owned(), seen: seen.to_string(), good: None });
+        self.push(Finding { what: what.to_owned(), seen: seen.to_string(), good: None });
+    }
+
+    /// Says it on standard error too: a run that is stopped has said what it had found.
+    fn push(&mut self, finding: Finding) {
+        stage(&format!("{}: {} {}", finding.what, finding.seen, finding.verdict()));
+        self.findings.push(finding);
     }
 
     /// Whether everything that was judged is as it should be, and something was.
@@ -154,14 +177,9 @@ impl Answer {
 
     /// The findings as a table.
     pub fn table(&self) -> String {
-        let verdict = |good| match good {
-            Some(true) => "ok",
-            Some(false) => "FALLS SHORT",
-            None => "",
-        };
         table(
             ["", "seen", "verdict"],
-            self.findings.iter().map(|f| [f.what.clone(), f.seen.clone(), verdict(f.good).into()]),
+            self.findings.iter().map(|f| [f.what.clone(), f.seen.clone(), f.verdict().into()]),
         )
     }
 

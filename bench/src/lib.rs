@@ -18,6 +18,7 @@ pub mod parity;
 pub mod plan;
 pub mod plots;
 mod probe;
+mod progress;
 pub mod report;
 pub mod serve;
 pub mod serving;

@@ -6,7 +6,7 @@
 //! matter there.
 
 use crate::parity;
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::progress::Progress;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
 use kernel_bindings::ops::KernelOps;
 use kernels::{Operation, Variant};
@@ -202,15 +202,13 @@ fn of_module(
         .collect::<Result<Vec<_>, _>>()?;
     timed.sort_by(|a, b| a.0.total_cmp(&b.0));
 
-    let style = ProgressStyle::with_template("{prefix:>28} {wide_bar} {pos}/{len} {elapsed}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(points.len() as u64).with_style(style).with_prefix(module.to_owned());
+    let bar = Progress::new(module, points.len());
     let mutants = points
         .par_iter()
         .map(|point| {
             let mutated = parse::remove_statement(text, point);
             let (fate, by) = fate(operation, variant, &mutated, &timed, seeds);
-            bar.inc(1);
+            bar.step();
             let mut mutant = Mutant {
                 module: module.to_owned(),
                 line: point.line,
@@ -227,7 +225,6 @@ fn of_module(
             mutant
         })
         .collect();
-    bar.finish_and_clear();
     Ok(mutants)
 }
 

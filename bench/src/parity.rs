@@ -1,8 +1,8 @@
 //! The parity suite: every case on every device, judged by the reference.
 
 use crate::cli::DeviceKind;
+use crate::progress::Progress;
 use crate::report::ParityRow;
-use indicatif::{ProgressBar, ProgressStyle};
 use kernel_bindings::cuda::Cuda;
 use kernel_bindings::device::DeviceError;
 use kernel_bindings::emulated::{Emulated, EmulatedConfig};
@@ -54,9 +54,8 @@ pub fn judge(kind: DeviceKind, plan: &Plan) -> Result<Vec<ParityRow>, DeviceErro
                 for case in &of_variant.cases {
                     let prepared = case.prepare(of_variant.data_seed);
                     rows.push(repeat::<KernelOps<Cuda>, _>(&device, &prepared, &repeats, |_| &ops, Fill::Poison));
-                    bar.inc(1);
+                    bar.step();
                 }
-                bar.finish_and_clear();
             }
             Ok(rows)
         }
@@ -87,28 +86,21 @@ fn offers(case: &Case, variant: Variant) -> bool {
     Operation::from_name(case.op).is_some_and(|operation| kernels::ptx(operation, variant).is_some())
 }
 
-fn progress(device: &str, len: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix:>16} {wide_bar} {pos}/{len} {elapsed}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
+fn progress(device: &str, len: usize) -> Progress {
     if !std::io::IsTerminal::is_terminal(&std::io::stderr()) {
         eprintln!("{device}: {len} cases");
     }
-    ProgressBar::new(len as u64).with_style(style).with_prefix(device.to_owned())
+    Progress::new(device, len)
 }
 
 fn judge_with<R: Send>(device: &str, plan: &Plan, run: impl Fn(&Prepared) -> R + Sync) -> Vec<R> {
     let bar = progress(device, plan.cases.len());
-    let judged = plan
-        .cases
-        .par_iter()
-        .map(|case| {
-            let judged = run(&case.prepare(plan.data_seed));
-            bar.inc(1);
-            judged
-        })
-        .collect();
-    bar.finish_and_clear();
-    judged
+    let judged = plan.cases.par_iter().map(|case| {
+        let judged = run(&case.prepare(plan.data_seed));
+        bar.step();
+        judged
+    });
+    judged.collect()
 }
 
 /// Runs a case once per seed: every run must pass, and all must give the same bytes. A device

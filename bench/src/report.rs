@@ -4,6 +4,7 @@ use crate::e2e::E2eReport;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 /// Outcome of one case on one device.
@@ -120,6 +121,18 @@ impl Report {
     /// Cases that failed.
     pub fn failures(&self) -> impl Iterator<Item = &ParityRow> {
         self.parity.iter().filter(|row| !row.failure.is_empty())
+    }
+
+    /// Device, why it does not offer cases, and how many; in order of first appearance.
+    pub fn not_offered(&self) -> Vec<(&str, &str, usize)> {
+        let mut reasons: Vec<(&str, &str, usize)> = Vec::new();
+        for row in self.parity.iter().filter(|row| !row.skipped.is_empty()) {
+            match reasons.iter_mut().find(|(device, why, _)| *device == row.device && *why == row.skipped) {
+                Some((.., count)) => *count += 1,
+                None => reasons.push((&row.device, &row.skipped, 1)),
+            }
+        }
+        reasons
     }
 
     /// (device, operation) -> (passed, total, worst error over bound, milliseconds), in order of first appearance.
@@ -353,7 +366,8 @@ fn csv<T: Serialize>(rows: &[T]) -> io::Result<String> {
     Ok(text)
 }
 
-/// Facts that a figure is worthless without: CPU, cores, system, compiler, revision.
+/// Facts that a figure is worthless without: CPU, threads, system, compiler, date, load, and the last commit before this binary was
+/// built.
 pub fn machine_facts() -> Vec<(String, String)> {
     let mut facts = Vec::new();
     let mut fact = |name: &str, value: String| facts.push((name.to_owned(), value));
@@ -362,8 +376,27 @@ pub fn machine_facts() -> Vec<(String, String)> {
     fact("CPU", model.map_or_else(|| std::env::consts::ARCH.to_owned(), |m| m.trim().to_owned()));
     fact("threads", std::thread::available_parallelism().map_or(1, usize::from).to_string());
     fact("system", std::env::consts::OS.to_owned());
-    fact("version", env!("CARGO_PKG_VERSION").to_owned());
+    fact("version", format!("{}, revision {}", env!("CARGO_PKG_VERSION"), env!("SM120_REVISION")));
+    fact("compiler", env!("SM120_RUSTC").to_owned());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    fact("date", date(now));
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: Vec<_> = load.split_whitespace().take(3).collect();
+    fact("load average of 1, 5, 15 minutes", if load.is_empty() { "unknown".into() } else { load.join(", ") });
     facts
+}
+
+/// `2026-11-30 22:24 UTC` of seconds since 1970, by the proleptic Gregorian calendar: days since 0000-03-01 in eras of 400 years.
+fn date(seconds: u64) -> String {
+    let (days, minutes) = (seconds / 86_400 + 719_468, seconds % 86_400 / 60);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = 400 * era + year + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
 }
 
 #[cfg(test)]
@@ -381,6 +414,18 @@ mod tests {
             wall_ms: 2.0,
             failure: failure.into(),
             skipped: String::new(),
+        }
+    }
+
+    #[test]
+    fn facts_say_when_and_of_what() {
+        let at = [0, 951_782_399, 951_782_400, 951_868_800, 1_796_077_440, 4_102_444_799].map(date);
+        let expected = ["1970-01-01 00:00", "2000-02-28 23:59", "2000-02-29 00:00", "2000-03-01 00:00"];
+        assert_eq!(at[..4], expected.map(|date| format!("{date} UTC")));
+        assert_eq!(at[4..], ["2026-11-30 22:24 UTC", "2099-12-31 23:59 UTC"]);
+        let facts = machine_facts();
+        for name in ["CPU", "version", "compiler", "date", "load average of 1, 5, 15 minutes"] {
+            assert!(facts.iter().any(|(fact, value)| fact == name && !value.is_empty()), "{name} in {facts:?}");
         }
     }
 

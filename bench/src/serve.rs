@@ -13,6 +13,7 @@ use server::api::Served;
 use server::backend::{Backend, EngineBackend};
 use server::http::{App, Limits};
 use server::serve::{Drained, serve};
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -62,8 +63,9 @@ pub struct ServeArgs {
     /// What is logged to standard error: a level, or `target=level` pairs.
     #[arg(long, env = "SM120_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
-    /// Faults to inject, for tests: `seed=7; landing=delay(5)@0.01; http:write=stall(500)#3`.
-    #[arg(long, env = "SM120_FAULTS", default_value = "", value_name = "RULES", hide = true)]
+    /// Faults to inject, for tests: rules point[:name]=fault[(number)][@probability or #occurrence], separated by `;`, such as
+    /// `seed=7; landing=delay(5)@0.01; http:write=stall(500)#3`. A word that does not exist is answered by those that do.
+    #[arg(long, env = "SM120_FAULTS", default_value = "", value_name = "RULES", hide_default_value = true)]
     pub faults: String,
     /// Stop, as by a signal, when standard input ends: a server of a process that may be killed.
     #[arg(long, hide = true)]
@@ -86,7 +88,7 @@ pub enum ServeError {
     #[error(transparent)]
     Refused(#[from] AddError),
     /// The address is taken, or not ours.
-    #[error("cannot listen at {address}: {source}")]
+    #[error("cannot listen at {address}: {source}; see --host and --port")]
     Listen {
         /// Address.
         address: SocketAddr,
@@ -131,13 +133,16 @@ pub struct Started {
     pub lines: Vec<String>,
 }
 
-/// Logs to standard error; where another logger is there, that one decides.
+/// Logs to standard error, in colours on a terminal alone and without NO_COLOR; where another logger is there, that one decides.
 ///
 /// # Errors
 /// A filter that does not parse.
 pub fn log_to_stderr(filter: &str) -> Result<(), ServeError> {
     let parsed = tracing_subscriber::EnvFilter::try_new(filter).map_err(|_| ServeError::Log(filter.to_owned()))?;
-    let _ = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr).try_init();
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colours = std::io::stderr().is_terminal() && !plain;
+    let log = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(colours).with_writer(std::io::stderr);
+    let _ = log.try_init();
     Ok(())
 }
 

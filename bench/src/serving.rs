@@ -207,8 +207,11 @@ impl ModelArgs {
         let lock = File::open(folder).map_err(io)?;
         if let Err(TryLockError::WouldBlock) = lock.try_lock() {
             // Nobody may be there to read it.
-            let _ =
-                writeln!(std::io::stderr(), "{}: waiting for another run that makes a checkpoint", folder.display());
+            let _ = writeln!(
+                std::io::stderr(),
+                "{}: waiting for another run that opens or makes a checkpoint",
+                folder.display()
+            );
             lock.lock().map_err(io)?;
         }
         let dir = folder.join(format!("{}-seed-{}", self.preset, self.model_seed));
@@ -310,8 +313,13 @@ impl ModelArgs {
         }
         if context > config.max_position {
             let expected = format!("at most {} tokens, the model's positions", config.max_position);
-            let option = "prompt and generated tokens together";
+            let option = "prompt and generated tokens together (a server's --context)";
             return Err(ServingError::Choice { option, expected, got: context.to_string() });
+        }
+        if self.no_prefix_cache && self.host.host_cache != HostBytes::Off {
+            let expected = "the prefix cache on top of it".to_owned();
+            let got = "--no-prefix-cache".to_owned();
+            return Err(ServingError::Choice { option: "--host-cache", expected, got });
         }
         let numerics = self.numerics(&config)?;
         RankShape::new(&config, 0, self.tp)?;

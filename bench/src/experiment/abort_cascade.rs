@@ -1,7 +1,7 @@
 //! A client with many streams is killed in the middle, twice; then everything is looked at.
 
 use super::servers::{Extra, SETTLE, Server, Servers};
-use super::{Answer, DeploymentArgs, ExperimentError, list};
+use super::{Answer, DeploymentArgs, ExperimentError, list, stage};
 use clap::Args;
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
@@ -100,6 +100,7 @@ pub(super) fn run(args: &AbortCascadeArgs) -> Result<Answer, ExperimentError> {
     let mut servers =
         Servers::start(&args.deployment, Extra { both: vec!["--no-prefix-cache".into()], ..Extra::default() })?;
     let mut answer = Answer::default();
+    stage("as it is before: clients, tokens per second");
     let before = measure(args, &servers.router, "before")?;
     let threads = |servers: &mut Servers| servers.all().map(|server| server.threads());
     let threads_before = threads(&mut servers);
@@ -117,6 +118,7 @@ pub(super) fn run(args: &AbortCascadeArgs) -> Result<Answer, ExperimentError> {
         }
     };
     for time in 1..=args.cascades {
+        stage(&format!("cascade {time} of {}", args.cascades));
         let streams = kill_client(args, &servers)?;
         // At once, while everything is being taken back.
         probe(&mut servers);
@@ -126,6 +128,7 @@ pub(super) fn run(args: &AbortCascadeArgs) -> Result<Answer, ExperimentError> {
     answer.tell("until every page was back", format!("{} ms", settled.as_millis()));
     answer.judge("pages and rooms that did not come back", list(&wrong), wrong.is_empty());
     probe(&mut servers);
+    stage("as it is afterwards");
     let after = measure(args, &servers.router, "after");
     probe(&mut servers);
     answer.judge("bad answers of /live and /health", list(&unwell), unwell.is_empty());

@@ -7,6 +7,7 @@ use super::{Answer, DeploymentArgs, ExperimentError, tokens};
 use crate::e2e::http::Connection;
 use crate::halves::TransportKind;
 use crate::probe::sum;
+use crate::progress::Progress;
 use crate::serving::{HostBytes, parse_host_bytes};
 use clap::{Args, ValueEnum};
 use engine::geometry::PAGE_TOKENS;
@@ -152,6 +153,7 @@ type Sessions = Vec<Result<Vec<u64>, String>>;
 /// All sessions, so many at a time.
 fn all(address: SocketAddr, args: &CorruptionArgs, concurrency: u32) -> Sessions {
     let (next, seen) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let progress = Progress::new("sessions", args.sessions as usize);
     let client = || {
         let mut open = None;
         loop {
@@ -167,6 +169,7 @@ fn all(address: SocketAddr, args: &CorruptionArgs, concurrency: u32) -> Sessions
                     Ok(answers)
                 });
             seen.lock().expect("no client panics").push((number, talked.map_err(|error| error.to_string())));
+            progress.step();
         }
     };
     std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! `sm120 experiment recall`: beginnings that the device always loses, with host memory and without. How long until the first
 //! token, and is it the same text?
 
-use super::{Answer, ExperimentError};
+use super::{Answer, ExperimentError, stage};
 use crate::serving::{HostArgs, HostBytes, IndexK, ModelArgs, Serving, parse_host_bytes};
 use clap::Args;
 use engine::host_cache::HostStats;
@@ -61,6 +61,7 @@ pub(super) fn run(args: &RecallArgs) -> Result<Answer, ExperimentError> {
     let mut answer = Answer::default();
     let mut figures = Vec::new();
     for (index_k, name) in [(IndexK::Bf16, "bf16"), (IndexK::Fp8, "fp8")] {
+        stage(&format!("index K {name}: without host cache, then with it"));
         let without = ask(args, index_k, HostBytes::Off)?;
         let bytes = match args.model.host.host_cache {
             HostBytes::Off => parse_host_bytes("1GiB").map_err(ExperimentError::Server)?,

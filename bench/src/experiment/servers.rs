@@ -1,11 +1,11 @@
 //! Servers of a local deployment, children of this process that end with it.
 
-use super::{DeploymentArgs, ExperimentError};
+use super::{DeploymentArgs, ExperimentError, stage};
 use crate::deployment::free_ports;
 use crate::probe;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -33,7 +33,7 @@ impl Server {
         let program = std::env::current_exe().map_err(ExperimentError::io("this program"))?;
         let words = std::iter::once(role.to_owned()).chain(options.iter().cloned()).map(OsString::from);
         let mut command = Command::new(program);
-        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(ExperimentError::io(role))?;
         let (found, address) = channel();
         if let Some(output) = child.stdout.take() {
@@ -46,14 +46,19 @@ impl Server {
                 }
             });
         }
+        let log = child.stderr.take().map(|log| std::thread::spawn(move || last_line(log)));
         match address.recv_timeout(START) {
             Ok(address) => Ok(Self { name: role, address, child, options: options.to_vec() }),
             Err(why) => {
                 // It may have ended by itself.
                 let _ = child.kill();
                 let _ = child.wait();
-                let why = if why == RecvTimeoutError::Timeout { "does not listen" } else { "ended before it listened" };
-                Err(ExperimentError::Server(format!("{role} {}: {why}", options.join(" "))))
+                let why = match why {
+                    RecvTimeoutError::Timeout => format!("does not listen within {START:?}"),
+                    RecvTimeoutError::Disconnected => "ended before it listened".to_owned(),
+                };
+                let last = log.and_then(|log| log.join().ok()).unwrap_or_default();
+                Err(ExperimentError::Server(format!("{role} {}: {why}; its last words: {last}", options.join(" "))))
             }
         }
     }
@@ -145,6 +150,22 @@ impl Drop for Server {
     }
 }
 
+/// What stands in the last line, once there are no more.
+fn last_line(log: impl Read) -> String {
+    BufReader::new(log).lines().map_while(Result::ok).last().unwrap_or_default()
+}
+
+/// Status and body of an answer, or why there is none.
+fn in_words(answer: std::io::Result<(u16, String, Duration)>) -> String {
+    match answer {
+        Ok((status, text, _)) => {
+            let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+            format!("{status} {}", body.split_whitespace().collect::<Vec<_>>().join(" "))
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
 /// Router, decode, prefill.
 #[derive(Debug)]
 pub(super) struct Servers {
@@ -185,6 +206,7 @@ impl Servers {
                 .chain(more)
                 .collect()
         };
+        stage("a prefill server, a decode server, a router: starting");
         let prefill = Server::start("prefill", &half(&["--port", "0", "--control", &control], extra.prefill.clone()))?;
         let decode = Server::start("decode", &half(&["--port", &port, "--prefill", &control], extra.decode.clone()))?;
         let target = decode.address.to_string();
@@ -201,7 +223,13 @@ impl Servers {
             || !matches!(self.router.get("/health"), Ok((200, ..)))
         {
             if start.elapsed() > SETTLE {
-                return Err(ExperimentError::Server("the halves do not find each other".into()));
+                let ask = |server: &Server, path| format!("{} {path}: {}", server.name, in_words(server.get(path)));
+                return Err(ExperimentError::Server(format!(
+                    "no answer by way of router, decode and prefill server within {SETTLE:?}; {}; {}; {}",
+                    ask(&self.router, "/health"),
+                    ask(&self.decode, "/health"),
+                    ask(&self.prefill, "/health"),
+                )));
             }
             std::thread::sleep(Duration::from_millis(50));
         }

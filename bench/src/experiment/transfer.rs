@@ -2,7 +2,7 @@
 //! a plain socket of the same machine at the same time.
 
 use super::servers::{Extra, Server, Servers};
-use super::{Answer, DeploymentArgs, ExperimentError};
+use super::{Answer, DeploymentArgs, ExperimentError, stage};
 use crate::e2e::http::Connection;
 use crate::moved::Moved;
 use ::transfer::rates::{median, plain_socket};
@@ -63,6 +63,7 @@ pub(super) fn run(args: &TransferArgs) -> Result<Answer, ExperimentError> {
     let short = moved(&servers.prefill)?.since(before).bytes / u64::from(args.requests);
     let (mut rates, mut sockets, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=u64::from(args.rounds) {
+        stage(&format!("round {round} of {}", args.rounds));
         sockets.extend(plain_socket(SOCKET_BYTES, 1).map_err(ExperimentError::io("a plain socket"))?);
         let before = moved(&servers.prefill)?;
         ask(router, args, round, args.prompt_tokens)?;

@@ -82,11 +82,25 @@ fn one(args: &WedgeArgs, case: &Case, answer: &mut Answer) -> Result<(), Experim
     case.act.begin(&mut servers)?;
     let seen = case.seen.and_then(|(who, word)| watch(&mut servers, who, word, act));
     let back = resume(case, &mut servers, act)?;
-    let well = servers.await_answers()?;
-    await_answers(&clients, back, args.clients as usize)?;
+    let well = servers.await_answers().and_then(|well| {
+        await_answers(&clients, back, args.clients as usize)?;
+        Ok(well)
+    });
+    let name = case.name;
+    answer.tell(&format!("{name}: what was done"), case.words());
+    let again = format!("{name}: well again after (at most {} s)", SETTLE.as_secs());
+    match well {
+        Ok(well) => answer.judge(&again, format!("{:.2} s", well.as_secs_f64()), true),
+        Err(why) => {
+            answer.judge(&again, why, false);
+            // Clients may wait for it for ever.
+            drop(servers);
+            clients.stop();
+            return Ok(());
+        }
+    }
     let told = clients.stop();
     let (wrong, _) = servers.settle()?;
-    let name = case.name;
     if let Some((who, word)) = case.seen {
         let looks = if who == Who::Router { LOOKS } else { Duration::ZERO };
         let bound = Duration::from_millis(args.bound_ms) + looks;
@@ -96,7 +110,6 @@ fn one(args: &WedgeArgs, case: &Case, answer: &mut Answer) -> Result<(), Experim
         answer.judge(&format!("{name}: {who:?} /health is 503 after"), seen, good);
     }
     judge_told(case, &told, act, answer);
-    answer.tell(&format!("{name}: well again after"), format!("{:.2} s", well.as_secs_f64()));
     answer.judge(&format!("{name}: pages and rooms that did not come back"), list(&wrong), wrong.is_empty());
     Ok(())
 }
@@ -184,13 +197,8 @@ fn judge_told(case: &Case, told: &[Told], act: Instant, answer: &mut Answer) {
         format!("{count} x {reason}, the last after {:.2} s", last.as_secs_f64())
     };
     let seen = list(&reasons.iter().map(each).collect::<Vec<_>>());
-    match case.within {
-        None => answer.tell(&format!("{name}: clients were told"), seen),
-        Some(within) => {
-            let good = reasons.values().all(|(_, last)| *last <= within);
-            answer.judge(&format!("{name}: clients were told (at most {} s)", within.as_secs()), seen, good);
-        }
-    }
+    let good = reasons.values().all(|(_, last)| *last <= case.within);
+    answer.judge(&format!("{name}: clients were told (at most {} s)", case.within.as_secs()), seen, good);
 }
 
 #[cfg(test)]

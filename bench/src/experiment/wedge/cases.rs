@@ -2,6 +2,7 @@
 
 use super::super::ExperimentError;
 use super::super::servers::{Extra, Server, Servers};
+use super::HOLD;
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -19,6 +20,14 @@ impl Who {
             Who::Router => &mut servers.router,
             Who::Decode => &mut servers.decode,
             Who::Prefill => &mut servers.prefill,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Who::Router => "router",
+            Who::Decode => "decode",
+            Who::Prefill => "prefill",
         }
     }
 }
@@ -63,13 +72,12 @@ pub(super) struct Case {
     pub(super) seen: Option<(Who, &'static str)>,
     /// Reasons that clients may be given.
     pub(super) reasons: &'static [&'static str],
-    /// For a client to be told, from when it is stuck or from its request, whichever is later. None where clients of a stopped
-    /// server wait for it.
-    pub(super) within: Option<Duration>,
+    /// For a client to be told, from when it is stuck or from its request, whichever is later.
+    pub(super) within: Duration,
 }
 
-const fn seconds(seconds: u64) -> Option<Duration> {
-    Some(Duration::from_secs(seconds))
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
 /// What a router says to requests while its only server is not well, and what they are told whose answer broke off.
@@ -94,7 +102,8 @@ pub(super) const CASES: &[Case] = &[
         both: &[],
         seen: Some((Who::Router, "no decode server is well")),
         reasons: &["PeerLost", ALONE, UNWELL],
-        within: None,
+        // For as long as it is stopped nobody can tell them; then as elsewhere.
+        within: seconds(10),
     },
     Case {
         name: "decode-rank-stalled",
@@ -164,6 +173,20 @@ impl Case {
             Act::Stop(_) | Act::Kill(_) => "",
         };
         rules.starts_with("poll") || rules.starts_with("completion")
+    }
+
+    /// What is done, for the report.
+    pub(super) fn words(&self) -> String {
+        let hold = HOLD.as_secs();
+        let act = match self.act {
+            Act::Stop(who) => format!("the {} process is stopped for {hold} s", who.name()),
+            Act::Kill(who) => format!("the {} process is killed, and another is started {hold} s later", who.name()),
+            Act::Rule(who, rules) => format!("the {} server has --faults \"{rules}\"", who.name()),
+            Act::End(who, rules) => {
+                format!("the {} server has --faults \"{rules}\" until it ends; another is started without", who.name())
+            }
+        };
+        if self.both.is_empty() { act } else { format!("{act}; both halves have {}", self.both.join(" ")) }
     }
 
     pub(super) fn extra(&self) -> Extra {
