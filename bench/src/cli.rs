@@ -8,8 +8,7 @@ use crate::halves::{DecodeArgs, PrefillArgs};
 use crate::host_ops::BenchHostArgs;
 use crate::plan::parse_bytes;
 use crate::serve::ServeArgs;
-use crate::serving::{HostBytes, HostDisk, parse_host_bytes, parse_host_disk};
-use crate::serving::{IndexK, Kv};
+use crate::serving::{HostBytes, HostDisk, IndexK, Kv, WINDOW_RATIO, parse_host_bytes, parse_host_disk};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -197,7 +196,7 @@ pub struct PlanArgs {
     #[arg(long, value_enum, default_value_t = PolicyChoice::RingPerRequest)]
     pub policy: PolicyChoice,
     /// Window tokens per token of context.
-    #[arg(long, value_name = "RATIO", default_value = "0.1", value_parser = ratio)]
+    #[arg(long, value_name = "RATIO", default_value_t = WINDOW_RATIO, value_parser = ratio)]
     pub window_ratio: f64,
     /// Window pages for the running requests alone, instead of a ratio.
     #[arg(long)]
@@ -205,16 +204,16 @@ pub struct PlanArgs {
     /// Decode with drafts: rings of twice the rows, and the window of the MTP layer.
     #[arg(long)]
     pub speculation: bool,
-    /// Memory of a card.
-    #[arg(long, value_name = "BYTES", default_value = "96GiB", value_parser = parse_bytes)]
+    /// Memory of a card, as nvidia-smi shows it; the default is that of an RTX PRO 6000.
+    #[arg(long, value_name = "BYTES", default_value = "97887MiB", value_parser = parse_bytes)]
     pub memory: u64,
-    /// Of that, kept for what is neither weights nor cache.
+    /// Of that, kept for what is not counted: the driver's context, code, scratch of launches, NCCL. No card has told yet how much.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
     pub reserve: u64,
     /// Ranks.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tp: u32,
-    /// Bytes of all weights, or `auto`.
+    /// Bytes of a rank's weights, or `auto`: counted as they are loaded from a checkpoint in fp8 and fp4.
     #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = weight_bytes)]
     pub weights: WeightBytes,
     /// Host memory of every rank for beginnings of texts that the card has lost, or `off`; it is not memory of the card.
@@ -232,7 +231,7 @@ pub struct PlanArgs {
     /// Tokens of a step.
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=1048576))]
     pub max_batch_tokens: u32,
-    /// Tokens of the sequences to count.
+    /// Tokens of the sequences to count, and of the longest text.
     #[arg(long, value_name = "N", default_value_t = 32768, value_parser = clap::value_parser!(u32).range(1..=1073741824))]
     pub context: u32,
     /// Write the plan as JSON.

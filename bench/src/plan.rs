@@ -10,7 +10,7 @@ use engine::geometry::{CacheGeometry, CacheShape, PoolName};
 use engine::handover::layout;
 use engine::host_cache::HostSizes;
 use engine::host_tier::HostTierConfig;
-use engine::model::RankShape;
+use engine::model::{Limits, Numerics, RankBytes, RankShape};
 use engine::plan::{MemoryPlan, PlanRequest, Term, WindowSizing};
 use serde::Serialize;
 use std::fmt::Write;
@@ -28,8 +28,12 @@ pub struct PlanReport {
     pub policy: &'static str,
     /// Ranks; each holds the whole cache and its part of the weights.
     pub tp: u32,
-    /// Bytes of all weights.
+    /// Bytes of all weights, as a checkpoint stores them.
     pub weights: u64,
+    /// What a rank takes beside its cache.
+    pub rank: RankBytes,
+    /// What was left for everything else.
+    pub reserve: u64,
     /// Tokens of the sequences that are counted.
     pub context: u32,
     /// Sequences of that length that fit.
@@ -143,19 +147,29 @@ pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
     let (kv, index_k) = (args.kv.format(&config), args.index_k.format(&config));
     let draft_layers = if args.speculation { config.mtp_layers } else { 0 };
     let geometry = CacheGeometry::new(&config, shape, kv, index_k, draft_layers)?;
-    let weights = match args.weights {
-        WeightBytes::Auto => Make { config: &config, seed: 0, store: Store::Fp8Fp4, shard_bytes: u64::MAX }.bytes(),
-        WeightBytes::Bytes(bytes) => bytes,
+    let make = Make { config: &config, seed: 0, store: Store::Fp8Fp4, shard_bytes: u64::MAX };
+    // Every rank has as much as the first.
+    let shape = RankShape::new(&config, 0, args.tp)?;
+    let numerics = Numerics { kv, index_k, ..Numerics::device() };
+    let limits = Limits {
+        tokens: args.max_batch_tokens,
+        logits_rows: args.max_requests * if args.speculation { 2 } else { 1 },
+        context: args.context,
     };
-    RankShape::new(&config, 0, args.tp)?;
-    let not_cache = weights.div_ceil(u64::from(args.tp)).saturating_add(args.reserve);
+    let counted = RankBytes::new(&make, &numerics, &shape, &limits, args.speculation);
+    let rank = match args.weights {
+        WeightBytes::Auto => counted,
+        WeightBytes::Bytes(weights) => RankBytes { weights, ..counted },
+    };
+    let not_cache = rank.sum().saturating_add(args.reserve);
     if not_cache >= args.memory {
         return Err(format!(
-            "--memory: expected more than {not_cache} B ({}: {} of weights over {} ranks, and the reserve), got {} B ({}); \
-             more ranks (--tp) divide the weights",
+            "--memory: expected more than {not_cache} B ({}: {} of weights for each of {} ranks, {} of tables and workspace, and \
+             the reserve), got {} B ({}); more ranks (--tp) divide most of the weights",
             gib(not_cache),
-            gib(weights),
+            gib(rank.weights),
             args.tp,
+            gib(rank.tables + rank.workspace),
             args.memory,
             gib(args.memory)
         )
@@ -176,7 +190,9 @@ pub fn plan(args: &PlanArgs) -> Result<PlanReport, Failure> {
         index_k: index_k.name(),
         policy: args.policy.name(),
         tp: args.tp,
-        weights,
+        weights: make.bytes(),
+        rank,
+        reserve: args.reserve,
         context: args.context,
         sequences,
         limited_by,
@@ -233,7 +249,7 @@ impl PlanReport {
         };
         let head = ["term", "pool", "layers", "rows B/page", "padding B/page", "rows B/token", "padding B/token"];
         let mut text = format!(
-            "{}: KV {}, index K {}, {}; one of {} ranks (the cache is whole on each, weights are divided)\n\n",
+            "{}: KV {}, index K {}, {}; one of {} ranks (the cache is whole on each, of the weights heads and experts are divided)\n\n",
             self.model, self.kv, self.index_k, self.policy, self.tp
         );
         text.push_str(&table(head, plan.terms.iter().map(term)));
@@ -250,7 +266,13 @@ impl PlanReport {
             ("of it growing with the text", format!("{} (padding not counted)", grouped(self.growth_per_token, 2))),
             ("fixed per decoding request", format!("{} B", grouped(plan.fixed_per_request as f64, 0))),
             ("memory", gib(plan.memory)),
-            ("weights, all ranks", gib(self.weights)),
+            ("weights, all of them", gib(self.weights)),
+            ("weights of a rank", gib(self.rank.weights)),
+            ("tables and workspace", gib(self.rank.tables + self.rank.workspace)),
+            (
+                "reserve (--reserve)",
+                format!("{} for what is not counted: driver, code, scratch of launches, NCCL", gib(self.reserve)),
+            ),
             ("not cache", gib(plan.not_cache)),
             ("cache", format!("{} ({} B)", gib(plan.cache_bytes), grouped(plan.cache_bytes as f64, 0))),
             ("unused", gib(plan.memory.saturating_sub(plan.not_cache + plan.cache_bytes))),
@@ -337,6 +359,32 @@ mod tests {
         assert!((800.0..805.5).contains(&pro), "{pro} GiB");
     }
 
+    /// Embedding, head, gates, compressors, indexers and the latent projections are whole on every rank. Of them embedding and head
+    /// alone are two matrices of 129,280 x 4,096 in bf16.
+    #[test]
+    fn ranks_do_not_divide_everything() {
+        let rank = |tp: u64| run(&format!("--memory 1TiB --tp {tp}")).unwrap().rank;
+        let one = rank(1);
+        // Without the draft layer, which is not loaded; small tensors are wider than they are stored.
+        let flash = run("--tp 4").unwrap().weights;
+        assert!((0.95..1.0).contains(&(one.weights as f64 / flash as f64)), "{one:?} of {flash}");
+        let mut last = one;
+        for tp in [2, 4, 8] {
+            let of = rank(tp);
+            let whole = (tp * of.weights - one.weights) / (tp - 1);
+            assert!((2 * 129_280 * 4_096 * 2..5 << 30).contains(&whole), "{tp} ranks: {whole} B on every rank");
+            assert!(of.weights < last.weights && of.workspace < last.workspace && of.tables == one.tables, "{of:?}");
+            last = of;
+        }
+        let more = run("--tp 4 --context 1048576 --max-batch-tokens 8192").unwrap();
+        assert!(more.rank.workspace > 15 * rank(4).workspace, "index logits of every token");
+        assert_eq!(more.plan.not_cache, more.rank.sum());
+        let reserved = run("--tp 4 --reserve 2GiB").unwrap();
+        assert_eq!(reserved.plan.not_cache, rank(4).sum() + (2 << 30));
+        let told = run("--tp 4 --weights 30GiB").unwrap();
+        assert_eq!(told.rank, RankBytes { weights: 30 << 30, ..rank(4) });
+    }
+
     #[test]
     fn small_presets_files_and_refusals() {
         for preset in ["tiny", "mini"] {
@@ -353,7 +401,7 @@ mod tests {
         let of_file = run(&format!("--tp 4 --config {}", path.display())).unwrap();
         assert_eq!(of_file.plan, run("--tp 4").unwrap().plan);
         let small = run("--memory 96GiB").unwrap_err();
-        let said = "148.648 GiB of weights over 1 ranks, and the reserve), got 103079215104 B (96.000 GiB)";
+        let said = "of weights for each of 1 ranks, ";
         assert!(small.starts_with("--memory: expected more than ") && small.contains(said), "{small}");
         let small = run("--preset mini --memory 50MB").unwrap_err();
         assert!(small.starts_with("cache: expected at least "), "{small}");

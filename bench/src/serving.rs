@@ -2,10 +2,12 @@
 
 mod host;
 mod options;
+mod pools;
 mod ranks;
 
 pub use host::{HostArgs, HostBytes, HostCachePolicy, HostDisk, parse_host_bytes, parse_host_disk, within};
 pub use options::{Activations, IndexK, Kv, ModelArgs, ScheduleKind, Switch};
+pub use pools::WINDOW_RATIO;
 
 use crate::cli::DeviceKind;
 use engine::checkpoint::make::{Make, Store};
@@ -15,7 +17,6 @@ use engine::engine::{Bell, Engine, Schedule};
 use engine::geometry::{CacheGeometry, CacheShape, GeometryError};
 use engine::handover::RankParts;
 use engine::model::{GraphCounters, Limits, LoadError, Numerics, RankShape, WeightStorage};
-use engine::pools::PoolSizes;
 use engine::runner::{RunError, Runner};
 use engine::scheduler::{Scheduler, SchedulerConfig, SchedulerError};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -278,7 +279,7 @@ impl ModelArgs {
         })
     }
 
-    /// Loads the model and starts its ranks. Pools hold `max_running` texts of `context` tokens.
+    /// Loads the model and starts its ranks. Pools hold `max_running` texts of `context` tokens, or `cache_bytes`.
     pub fn start(&self, checkpoint: Checkpoint, context: u32, quiet: bool) -> Result<Serving, ServingError> {
         self.start_with_faults(checkpoint, context, quiet, Arc::new(Faults::none()))
     }
@@ -336,11 +337,7 @@ impl ModelArgs {
             speculation: self.mtp,
             host: host.as_ref().map(|host| host.config),
         };
-        let sizes = PoolSizes {
-            compressed_pages: self.max_running.saturating_mul(shape.compressed_pages(context)),
-            window_pages: self.max_running.saturating_mul(shape.max_window_pages(self.max_batch_tokens.min(context))),
-            request_slots: self.max_running,
-        };
+        let sizes = self.pools(&geometry, context)?;
         let scheduler = Scheduler::new(limits, shape, sizes)?;
         let mut parts = parts(&geometry, &bell)?;
         let mut host_bytes = 0;

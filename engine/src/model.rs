@@ -15,6 +15,6 @@ mod workspace;
 pub use forward::{Model, Parts};
 pub use graphs::GraphCounters;
 pub use hook::{LayerHook, NoHook};
-pub use load::{LoadError, load};
+pub use load::{LoadError, RankBytes, load};
 pub use numerics::{Numerics, WeightStorage};
 pub use workspace::{Limits, RankShape};

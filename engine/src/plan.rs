@@ -4,7 +4,7 @@
 //! of a full compressed pool; the window pool holds `ratio` window tokens per token of context, or a fixed number of
 //! pages per running request.
 
-use crate::geometry::{CacheBuffer, CacheGeometry, PoolName};
+use crate::geometry::{CacheBuffer, CacheGeometry, CacheShape, PoolName};
 use crate::pools::PoolSizes;
 use serde::Serialize;
 use thiserror::Error;
@@ -137,6 +137,38 @@ pub fn terms(geometry: &CacheGeometry, window: WindowSizing) -> Vec<Term> {
         .collect()
 }
 
+const POOLS: [PoolName; 3] = [PoolName::Compressed, PoolName::Window, PoolName::Request];
+
+fn page_bytes(terms: &[Term], pool: PoolName) -> u64 {
+    terms.iter().filter(|term| term.pool == pool).map(Term::page_bytes).sum()
+}
+
+fn total(terms: &[Term], sizes: PoolSizes) -> u64 {
+    let bytes = POOLS.iter().map(|&pool| u64::from(sizes.of(pool)).saturating_mul(page_bytes(terms, pool)));
+    bytes.fold(0, u64::saturating_add)
+}
+
+/// Two tokens per request: a step in flight and the one behind it, or a token and its draft.
+fn pages_per_request(shape: &CacheShape) -> u32 {
+    shape.max_window_pages(2)
+}
+
+/// Window pages and request slots that go with compressed pages.
+fn sizes(shape: &CacheShape, request: &PlanRequest, compressed_pages: u32) -> PoolSizes {
+    let per_request = pages_per_request(shape);
+    let chunk_pages = request.max_batch_tokens.div_ceil(shape.window_page_tokens);
+    let window_pages = match request.window {
+        WindowSizing::PerRequest => request.max_requests.max(1).saturating_mul(per_request).saturating_add(chunk_pages),
+        WindowSizing::Ratio(ratio) => {
+            let tokens = f64::from(compressed_pages) * f64::from(shape.page_tokens);
+            let pages = (ratio * tokens / f64::from(shape.window_page_tokens)).ceil() as u32;
+            pages.max(per_request.saturating_add(chunk_pages))
+        }
+    };
+    let request_slots = if shape.has_request_slots() { request.max_requests.max(1) } else { 0 };
+    PoolSizes { compressed_pages, window_pages, request_slots }
+}
+
 impl MemoryPlan {
     /// The largest compressed pool that fits, with the window pages and request slots that go with it.
     ///
@@ -145,31 +177,9 @@ impl MemoryPlan {
     pub fn new(geometry: &CacheGeometry, request: PlanRequest) -> Result<Self, PlanError> {
         let shape = geometry.shape;
         let terms = terms(geometry, request.window);
-        let page_bytes = |pool| terms.iter().filter(|term| term.pool == pool).map(Term::page_bytes).sum::<u64>();
-        // Two tokens per request: a step in flight and the one behind it, or a token and its draft.
-        let window_pages_per_request = shape.max_window_pages(2);
-        let chunk_pages = request.max_batch_tokens.div_ceil(shape.window_page_tokens);
-        let window_pages = |compressed_pages: u32| match request.window {
-            WindowSizing::PerRequest => {
-                request.max_requests.max(1).saturating_mul(window_pages_per_request).saturating_add(chunk_pages)
-            }
-            WindowSizing::Ratio(ratio) => {
-                let tokens = f64::from(compressed_pages) * f64::from(shape.page_tokens);
-                let pages = (ratio * tokens / f64::from(shape.window_page_tokens)).ceil() as u32;
-                pages.max(window_pages_per_request.saturating_add(chunk_pages))
-            }
-        };
-        let request_slots = if shape.has_request_slots() { request.max_requests.max(1) } else { 0 };
-        let sizes = |compressed_pages| PoolSizes {
-            compressed_pages,
-            window_pages: window_pages(compressed_pages),
-            request_slots,
-        };
-        let all = [PoolName::Compressed, PoolName::Window, PoolName::Request];
-        let total = |sizes: PoolSizes| {
-            let bytes = all.iter().map(|&pool| u64::from(sizes.of(pool)).saturating_mul(page_bytes(pool)));
-            bytes.fold(0, u64::saturating_add)
-        };
+        let window_pages_per_request = pages_per_request(&shape);
+        let sizes = |compressed_pages| sizes(&shape, &request, compressed_pages);
+        let (page_bytes, total) = (|pool| page_bytes(&terms, pool), |sizes| total(&terms, sizes));
         let room = request.memory.saturating_sub(request.not_cache);
         let fits = |pages: u32| {
             let PoolSizes { window_pages, request_slots, .. } = sizes(pages);
@@ -192,7 +202,7 @@ impl MemoryPlan {
         let slot_bytes = if shape.has_request_slots() { page_bytes(PoolName::Request) } else { 0 };
         Ok(Self {
             sizes,
-            pools: all.iter().map(pool).collect(),
+            pools: POOLS.iter().map(pool).collect(),
             memory: request.memory,
             not_cache: request.not_cache,
             cache_bytes: total(sizes),
@@ -202,6 +212,11 @@ impl MemoryPlan {
             page_tokens: shape.page_tokens,
             terms,
         })
+    }
+
+    /// Bytes of a cache that holds so many compressed pages, and what goes with them.
+    pub fn bytes_of(geometry: &CacheGeometry, request: &PlanRequest, compressed_pages: u32) -> u64 {
+        total(&terms(geometry, request.window), sizes(&geometry.shape, request, compressed_pages))
     }
 
     /// Bytes per token of context without padding: the pool coefficient.

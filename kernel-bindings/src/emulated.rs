@@ -139,6 +139,11 @@ impl Emulated {
         self.state().totals.clone()
     }
 
+    /// Bytes of the buffers that there are.
+    pub fn live_bytes(&self) -> u64 {
+        self.state().machine.live_bytes()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.shared)
     }

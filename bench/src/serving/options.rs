@@ -2,6 +2,7 @@
 
 use super::HostArgs;
 use crate::cli::DeviceKind;
+use crate::plan::parse_bytes;
 use clap::{Args, ValueEnum};
 use engine::config::ModelConfig;
 use reference::ops::{IndexKFormat, KvFormat};
@@ -120,6 +121,10 @@ pub struct ModelArgs {
     /// Requests that run at once at most.
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub max_running: u32,
+    /// Memory of every rank for its cache, such as 40GiB, shared out as by `plan`: what running requests do not use keeps beginnings of
+    /// texts. Default: what --max-running texts of full length take.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub cache_bytes: Option<u64>,
     /// Do not keep pages of finished beginnings.
     #[arg(long)]
     pub no_prefix_cache: bool,

@@ -103,6 +103,11 @@ impl Make<'_> {
         names::tensors(self.config).into_iter().map(|spec| Item::new(spec, self.store)).collect()
     }
 
+    /// Every tensor: name, shape, storage.
+    pub fn stored(&self) -> Vec<(String, Vec<u32>, Storage)> {
+        self.items().into_iter().map(|item| (item.spec.name, item.spec.shape, item.storage)).collect()
+    }
+
     /// Bytes of all tensors with their scales.
     pub fn bytes(&self) -> u64 {
         self.items().iter().map(|item| item.bytes).sum()

@@ -1,20 +1,25 @@
 //! Tensors of a checkpoint -> weights of one rank: sharded, stacked, in the storage that the run wants.
 
+mod bytes;
+mod jobs;
+
+pub use bytes::RankBytes;
+
 use std::collections::HashMap;
-use std::ops::Range;
 
 use half::bf16;
 use rayon::prelude::*;
 use reference::ops::{Dtype, Ops, OpsError, WeightFormat};
 use thiserror::Error;
 
+use jobs::{Blocks, Job, JobList, Jobs, Part, Stored, stored_format};
+
 use super::numerics::{Numerics, WeightStorage};
 use super::weights::{
     Attention, Compressor, HyperConnection, Indexer, Layer, Matrix, Moe, Mtp, RoutingWeights, Weights,
 };
 use super::workspace::{Limits, RankShape, bytes_of};
-use crate::checkpoint::decode::{FP4_BLOCK, FP8_BLOCK};
-use crate::checkpoint::{Checkpoint, CheckpointError, TensorView};
+use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::{LayerKind, ModelConfig};
 use crate::rope;
 
@@ -81,27 +86,6 @@ impl RankShape {
     }
 }
 
-/// A tensor, or a block of it.
-#[derive(Debug, Clone)]
-struct Part {
-    name: String,
-    rows: Range<usize>,
-    columns: Range<usize>,
-}
-
-/// What a buffer is made of.
-#[derive(Debug, Clone)]
-enum Job {
-    /// Blocks of equal width, one below the other.
-    Matrix(Vec<Part>),
-    /// f32 values, part of a tensor of one or two axes.
-    F32(String, Range<usize>),
-    /// Integers as s32.
-    S32(String),
-    /// Values in the type of the activations.
-    Activations(String),
-}
-
 /// Bytes ready for upload.
 #[derive(Debug)]
 struct Prepared {
@@ -110,15 +94,12 @@ struct Prepared {
     scale: Option<Vec<u8>>,
 }
 
-/// Names and jobs of the buffers of a block.
-type Jobs = Vec<(&'static str, Job)>;
-
 struct Loader<'a, O: Ops> {
     ops: &'a O,
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
     numerics: &'a Numerics,
-    shape: &'a RankShape,
+    jobs: JobList<'a>,
 }
 
 /// Loads the weights of a rank. `progress` is called with a number of tensors done, from any thread.
@@ -132,20 +113,10 @@ pub fn load<O: Ops>(
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Weights<O::Buffer>, LoadError> {
     let config = checkpoint.config();
-    let loader = Loader { ops, checkpoint, config, numerics, shape };
+    let loader = Loader { ops, checkpoint, config, numerics, jobs: JobList { config, shape } };
     let layers = (0..config.layers.len()).map(|i| loader.layer(&format!("layers.{i}."), Some(i), progress));
     let layers = layers.collect::<Result<Vec<_>, _>>()?;
-    let mut top = loader.prepare(
-        vec![
-            ("embed", Job::Activations("embed.weight".into())),
-            ("lm_head", loader.whole("head.weight")),
-            ("hc_head_fn", loader.f32("hc_head_fn")),
-            ("hc_head_base", loader.f32("hc_head_base")),
-            ("hc_head_scale", loader.f32("hc_head_scale")),
-            ("norm", loader.f32("norm.weight")),
-        ],
-        progress,
-    )?;
+    let mut top = loader.prepare(loader.jobs.top(), progress)?;
     let mtp = if with_mtp && config.mtp_layers > 0 { Some(loader.mtp(progress)?) } else { None };
     let table = |frequencies: Vec<f32>, label: &str| {
         let table = rope::table(&frequencies, limits.context);
@@ -163,28 +134,6 @@ pub fn load<O: Ops>(
 }
 
 impl<O: Ops> Loader<'_, O> {
-    fn f32(&self, name: &str) -> Job {
-        Job::F32(name.to_owned(), 0..usize::MAX)
-    }
-
-    /// A whole tensor as a matrix.
-    fn whole(&self, name: &str) -> Job {
-        self.stack(&[name], 0..usize::MAX, 0..usize::MAX)
-    }
-
-    /// The same block of several tensors.
-    fn stack(&self, names: &[impl AsRef<str>], rows: Range<usize>, columns: Range<usize>) -> Job {
-        let part = |name: &str| Part { name: name.to_owned(), rows: rows.clone(), columns: columns.clone() };
-        Job::Matrix(names.iter().map(|name| part(name.as_ref())).collect())
-    }
-
-    /// This rank's `1 / size` of `count`.
-    fn share(&self, count: u32) -> Range<usize> {
-        let each = (count / self.shape.size) as usize;
-        let rank = self.shape.rank as usize;
-        each * rank..each * (rank + 1)
-    }
-
     /// Reads and decodes, in parallel.
     fn prepare(
         &self,
@@ -240,63 +189,9 @@ impl<O: Ops> Loader<'_, O> {
         index: Option<usize>,
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Layer<O::Buffer>, LoadError> {
-        let Self { config, shape, .. } = *self;
-        let kind = index.map_or(LayerKind::Swa, |i| config.layers[i]);
-        let hashed = index.is_some_and(|i| i < config.num_hash_layers as usize);
-        let name = |tail: &str| format!("{prefix}{tail}");
-        let full = || 0..usize::MAX;
-        let head_rows = self.share(config.heads * config.head_dim);
-        let low = self.share(config.o_groups * config.o_lora_rank);
-        let shared = self.share(config.moe_inter * config.shared_experts);
-        let experts: Vec<usize> = self.share(config.experts).collect();
-        let w13: Vec<String> =
-            experts.iter().flat_map(|e| ["w1", "w3"].map(|w| name(&format!("ffn.experts.{e}.{w}.weight")))).collect();
-        let w2: Vec<String> = experts.iter().map(|e| name(&format!("ffn.experts.{e}.w2.weight"))).collect();
-        let shared_w13 = ["w1", "w3"].map(|w| name(&format!("ffn.shared_experts.{w}.weight")));
-        let mut jobs: Jobs = vec![
-            ("hc_attn_fn", self.f32(&name("hc_attn_fn"))),
-            ("hc_attn_base", self.f32(&name("hc_attn_base"))),
-            ("hc_attn_scale", self.f32(&name("hc_attn_scale"))),
-            ("attn_norm", self.f32(&name("attn_norm.weight"))),
-            ("hc_ffn_fn", self.f32(&name("hc_ffn_fn"))),
-            ("hc_ffn_base", self.f32(&name("hc_ffn_base"))),
-            ("hc_ffn_scale", self.f32(&name("hc_ffn_scale"))),
-            ("ffn_norm", self.f32(&name("ffn_norm.weight"))),
-            ("wq_a", self.whole(&name("attn.wq_a.weight"))),
-            ("q_norm", self.f32(&name("attn.q_norm.weight"))),
-            ("wq_b", self.stack(&[name("attn.wq_b.weight")], head_rows, full())),
-            ("wkv", self.whole(&name("attn.wkv.weight"))),
-            ("kv_norm", self.f32(&name("attn.kv_norm.weight"))),
-            ("wo_a", self.stack(&[name("attn.wo_a.weight")], low.clone(), full())),
-            ("wo_b", self.stack(&[name("attn.wo_b.weight")], full(), low)),
-            ("attn_sink", Job::F32(name("attn.attn_sink"), self.share(config.heads))),
-            ("gate", self.whole(&name("ffn.gate.weight"))),
-            ("w13", self.stack(&w13, full(), full())),
-            ("w2", self.stack(&w2, full(), full())),
-            ("shared_w13", self.stack(&shared_w13, shared.clone(), full())),
-            ("shared_w2", self.stack(&[name("ffn.shared_experts.w2.weight")], full(), shared)),
-        ];
-        jobs.push(if hashed {
-            ("routing", Job::S32(name("ffn.gate.tid2eid")))
-        } else {
-            ("routing", self.f32(&name("ffn.gate.bias")))
-        });
-        let compressor = |prefix: &str, keys: [&'static str; 3]| {
-            let of = |tail: &str| name(&format!("{prefix}compressor.{tail}"));
-            let kv_gate = self.stack(&[of("wkv.weight"), of("wgate.weight")], full(), full());
-            [(keys[0], kv_gate), (keys[1], self.f32(&of("ape"))), (keys[2], self.f32(&of("norm.weight")))]
-        };
-        const MAIN: [&str; 3] = ["kv_gate", "ape", "compressor_norm"];
-        const INDEX: [&str; 3] = ["index_kv_gate", "index_ape", "index_compressor_norm"];
-        if kind != LayerKind::Swa {
-            jobs.extend(compressor("attn.", MAIN));
-        }
-        if kind == LayerKind::Csa {
-            jobs.extend(compressor("attn.indexer.", INDEX));
-            jobs.push(("index_wq_b", self.whole(&name("attn.indexer.wq_b.weight"))));
-            jobs.push(("weights_proj", self.whole(&name("attn.indexer.weights_proj.weight"))));
-        }
-        let mut b = self.prepare(jobs, progress)?;
+        let kind = index.map_or(LayerKind::Swa, |i| self.config.layers[i]);
+        let hashed = self.jobs.is_hashed(index);
+        let mut b = self.prepare(self.jobs.layer(prefix, index), progress)?;
         let compressor = |b: &mut _, [kv_gate, ape, norm]: [&str; 3]| {
             Ok::<_, LoadError>(Compressor {
                 kv_gate: self.matrix(b, kv_gate)?,
@@ -304,16 +199,15 @@ impl<O: Ops> Loader<'_, O> {
                 norm: self.buffer(b, norm)?,
             })
         };
-        let main = (kind != LayerKind::Swa).then(|| compressor(&mut b, MAIN)).transpose()?;
+        let main = (kind != LayerKind::Swa).then(|| compressor(&mut b, jobs::MAIN)).transpose()?;
         let indexer = if kind == LayerKind::Csa {
-            let compressor = compressor(&mut b, INDEX)?;
+            let compressor = compressor(&mut b, jobs::INDEX)?;
             let wq_b = self.matrix(&mut b, "index_wq_b")?;
             Some(Indexer { wq_b, weights_proj: self.matrix(&mut b, "weights_proj")?, compressor })
         } else {
             None
         };
         let routing = self.buffer(&mut b, "routing")?;
-        debug_assert_eq!(shape.experts as usize, experts.len());
         Ok(Layer {
             kind,
             attn_hc: self.hyper_connection(&mut b, ["hc_attn_fn", "hc_attn_base", "hc_attn_scale", "attn_norm"])?,
@@ -342,18 +236,7 @@ impl<O: Ops> Loader<'_, O> {
     }
 
     fn mtp(&self, progress: &(dyn Fn(u64) + Sync)) -> Result<Mtp<O::Buffer>, LoadError> {
-        let name = |tail: &str| format!("mtp.0.{tail}");
-        let jobs = vec![
-            ("enorm", self.f32(&name("enorm.weight"))),
-            ("hnorm", self.f32(&name("hnorm.weight"))),
-            ("e_proj", self.whole(&name("e_proj.weight"))),
-            ("h_proj", self.whole(&name("h_proj.weight"))),
-            ("hc_head_fn", self.f32(&name("hc_head_fn"))),
-            ("hc_head_base", self.f32(&name("hc_head_base"))),
-            ("hc_head_scale", self.f32(&name("hc_head_scale"))),
-            ("norm", self.f32(&name("norm.weight"))),
-        ];
-        let mut b = self.prepare(jobs, progress)?;
+        let mut b = self.prepare(self.jobs.mtp(), progress)?;
         Ok(Mtp {
             enorm: self.buffer(&mut b, "enorm")?,
             hnorm: self.buffer(&mut b, "hnorm")?,
@@ -401,26 +284,12 @@ fn prepare(checkpoint: &Checkpoint, numerics: &Numerics, job: &Job) -> Result<Pr
     }
 }
 
-impl Part {
-    fn view<'a>(&self, checkpoint: &'a Checkpoint) -> Result<TensorView<'a>, CheckpointError> {
-        checkpoint.tensor(&self.name)
-    }
-
-    fn rows_of(&self, view: &TensorView<'_>) -> Range<usize> {
-        self.rows.start..self.rows.end.min(view.rows())
-    }
-
-    fn columns_of(&self, view: &TensorView<'_>) -> Range<usize> {
-        self.columns.start..self.columns.end.min(view.row_len())
-    }
-}
-
 /// The blocks as values, one below the other.
 fn decoded(checkpoint: &Checkpoint, parts: &[Part]) -> Result<Vec<f32>, CheckpointError> {
     let mut all = Vec::new();
     for part in parts {
         let view = part.view(checkpoint)?;
-        let (rows, columns) = (part.rows_of(&view), part.columns_of(&view));
+        let (rows, columns) = (part.rows_of(&Stored::of(&view)), part.columns_of(&Stored::of(&view)));
         let values = view.f32s(rows)?;
         for row in values.chunks_exact(view.row_len()) {
             all.extend_from_slice(&row[columns.clone()]);
@@ -429,32 +298,16 @@ fn decoded(checkpoint: &Checkpoint, parts: &[Part]) -> Result<Vec<f32>, Checkpoi
     Ok(all)
 }
 
-/// The blocks as stored, one below the other; `None` where they do not share a storage that operations read, or cut through
-/// the blocks of a scale.
+/// The blocks as stored, one below the other; `None` where [`jobs::stored_format`] says so.
 fn stored(checkpoint: &Checkpoint, parts: &[Part]) -> Result<Option<Prepared>, CheckpointError> {
-    let Some(first) = parts.first() else { return Ok(None) };
-    let storage = first.view(checkpoint)?.storage;
-    let Some(format) = storage.weight_format() else { return Ok(None) };
-    // Columns of a byte (as a ratio), and rows and columns that share a scale.
-    let (bytes, per, block_rows, block_columns) = match format {
-        WeightFormat::F32 => (4, 1, 1, 1),
-        WeightFormat::Bf16 => (2, 1, 1, 1),
-        WeightFormat::Fp8Block128 => (1, 1, FP8_BLOCK, FP8_BLOCK),
-        WeightFormat::Fp4Block32 => (1, 2, 1, FP4_BLOCK),
-    };
+    let views = parts.iter().map(|part| Ok((part, part.view(checkpoint)?)));
+    let views = views.collect::<Result<Vec<_>, CheckpointError>>()?;
+    let stored: Vec<_> = views.iter().map(|(part, view)| (*part, Stored::of(view))).collect();
+    let Some(format) = stored_format(&stored) else { return Ok(None) };
+    let Blocks { bytes, per, columns: block_columns, .. } = Blocks::of(format);
     let (mut data, mut scale) = (Vec::new(), Vec::new());
-    for (i, part) in parts.iter().enumerate() {
-        let view = part.view(checkpoint)?;
-        let (rows, columns) = (part.rows_of(&view), part.columns_of(&view));
-        let whole = |at: usize, block: usize, end: usize| at.is_multiple_of(block) || at == end;
-        let aligned = rows.start.is_multiple_of(block_rows)
-            && (i + 1 == parts.len() || rows.len().is_multiple_of(block_rows))
-            && whole(rows.end, block_rows, view.rows())
-            && columns.start.is_multiple_of(block_columns)
-            && whole(columns.end, block_columns, view.row_len());
-        if view.storage != storage || !aligned {
-            return Ok(None);
-        }
+    for ((part, stored), (_, view)) in stored.iter().zip(&views) {
+        let (rows, columns) = (part.rows_of(stored), part.columns_of(stored));
         let row_bytes = view.row_len() * bytes / per;
         for row in view.row_bytes(rows.clone())?.chunks_exact(row_bytes) {
             data.extend_from_slice(&row[columns.start * bytes / per..columns.end * bytes / per]);

@@ -122,6 +122,18 @@ impl<B> Workspace<B> {
         limits: &Limits,
         drafts: bool,
     ) -> Result<Self, OpsError> {
+        Self::of(config, numerics, shape, limits, drafts, |label, bytes| ops.alloc(bytes, label))
+    }
+
+    /// Buffers by label and bytes.
+    pub(super) fn of<E>(
+        config: &ModelConfig,
+        numerics: &Numerics,
+        shape: &RankShape,
+        limits: &Limits,
+        drafts: bool,
+        mut alloc: impl FnMut(&str, u64) -> Result<B, E>,
+    ) -> Result<Self, E> {
         let drafts = u64::from(drafts);
         let t = u64::from(limits.tokens);
         let a = numerics.activations.bytes();
@@ -136,7 +148,6 @@ impl<B> Workspace<B> {
         let topk = u64::from(config.index_topk);
         let stride = logits_stride(u64::from(limits.context).div_ceil(4).next_multiple_of(64));
         let index_q_bytes = numerics.index_q_bytes();
-        let alloc = |label: &str, bytes: u64| ops.alloc(bytes, label);
         Ok(Self {
             streams: alloc("streams", t * hc * hidden * a)?,
             x: alloc("x", t * hidden * a)?,
