@@ -128,10 +128,32 @@ fn what_does_not_work_is_said() {
     };
     let text = said(&["--port", &port]);
     assert!(text.contains(&format!("cannot listen at 127.0.0.1:{port}: Address already in use")), "{text}");
+    assert!(text.contains("see --host and --port") && !text.contains('\x1b'), "{text}");
+    let text = said(&["--port", "0", "--cache-bytes", "1KiB"]);
+    assert!(text.contains("--cache-bytes: expected at least ") && text.contains("got 1024 B"), "{text}");
+    let text = said(&["--port", "0", "--host-cache", "64MiB", "--no-prefix-cache"]);
+    assert!(text.contains("--host-cache: expected the prefix cache on top of it, got --no-prefix-cache"), "{text}");
     let text = said(&["--port", "0", "--log", "a=b=c"]);
     assert!(text.contains("--log: expected a filter"), "{text}");
     let text = said(&["--port", "0", "--context", "5000"]);
     assert!(text.contains("expected at most 4096 tokens"), "{text}");
+}
+
+/// Neither half is started for an address that is taken.
+#[test]
+fn a_deployment_takes_its_address_first() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let mut pd = Command::new(env!("CARGO_BIN_EXE_sm120"));
+    let out = pd.current_dir(FOLDER.path()).args(["pd", "--model", "nowhere", "--port", &port]).output().expect("starts");
+    let log = String::from_utf8_lossy(&out.stderr);
+    assert!(log.contains(&format!("cannot listen at 127.0.0.1:{port}")), "{log}");
+    // A half that does start says under its own name why it does not go on.
+    let mut pd = Command::new(env!("CARGO_BIN_EXE_sm120"));
+    let out = pd.current_dir(FOLDER.path()).args(["pd", "--model", "nowhere", "--port", "0"]).output().expect("starts");
+    let log = String::from_utf8_lossy(&out.stderr);
+    assert!(log.lines().any(|line| line.starts_with("prefill 0: sm120: ") && line.contains("nowhere")), "{log}");
+    assert!(log.contains("prefill 0: ended before it listened"), "{log}");
 }
 
 /// Clients over HTTP get the tokens that clients inside the process get.

@@ -122,6 +122,7 @@ fn refusals_name_the_field() {
     }
     let error = completion(json!({ "prompt": "a", "model": "other" })).unwrap_err();
     assert_eq!((error.status.as_u16(), error.message.as_str()), (404, "model: expected \"tiny\", got \"other\""));
+    assert_eq!(error.param.as_deref(), Some("model"));
     for body in ["", "{", "[]", "3", "{\"prompt\": \"\\ud800\"}", "{\"prompt\": 1e999}", "\u{feff}{}"] {
         assert_eq!(
             read(Endpoint::Completions, &served(), body.as_bytes(), 0).unwrap_err().status.as_u16(),
