@@ -145,7 +145,8 @@ fn a_deployment_takes_its_address_first() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let mut pd = Command::new(env!("CARGO_BIN_EXE_sm120"));
-    let out = pd.current_dir(FOLDER.path()).args(["pd", "--model", "nowhere", "--port", &port]).output().expect("starts");
+    let out =
+        pd.current_dir(FOLDER.path()).args(["pd", "--model", "nowhere", "--port", &port]).output().expect("starts");
     let log = String::from_utf8_lossy(&out.stderr);
     assert!(log.contains(&format!("cannot listen at 127.0.0.1:{port}")), "{log}");
     // A half that does start says under its own name why it does not go on.
