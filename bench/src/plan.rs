@@ -403,7 +403,7 @@ mod tests {
         let small = run("--memory 96GiB").unwrap_err();
         let said = "of weights for each of 1 ranks, ";
         assert!(small.starts_with("--memory: expected more than ") && small.contains(said), "{small}");
-        let small = run("--preset mini --memory 50MB").unwrap_err();
+        let small = run("--preset mini --memory 174MB").unwrap_err();
         assert!(small.starts_with("cache: expected at least "), "{small}");
         let uneven = run("--tp 3").unwrap_err();
         assert_eq!(uneven, "tensor parallelism over 3 ranks: num_attention_heads is 64, which does not divide evenly");

@@ -167,7 +167,7 @@ fn f09_done_without_its_units_asks_and_does_not_publish() {
 /// The step that sends DONE may stand behind another that takes long; then beats say that the room is worked at.
 #[test]
 fn f14_the_wait_for_done_is_renewed_by_beats_and_the_wait_for_a_unit_is_not() {
-    let (beat, due) = (Event::Heard(Signal::Stage(Stage::Moving)), |timer| Event::Deadline(timer));
+    let (beat, due) = (Event::Heard(Signal::Stage(Stage::Moving)), Event::Deadline);
     let failed = |room: &Room, timer| match room.step(KEY.epoch, due(timer), &ALL).0.outcome {
         Outcome::Failed(reason) => reason.to_string(),
         other => format!("{other:?}"),
