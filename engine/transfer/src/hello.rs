@@ -9,6 +9,11 @@ pub const PROTOCOL: u32 = 1;
 /// Most units of a layout: bits of the set a room keeps.
 pub const MAX_UNITS: u32 = 128;
 
+/// Bytes of a peer's name, which stands in logs, metrics and reasons.
+pub const MAX_NAME_BYTES: usize = 256;
+/// Bytes of a transport's blob.
+pub const MAX_BLOB_BYTES: usize = 256 << 10;
+
 /// Which half of the pair an endpoint is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -94,6 +99,13 @@ fn refusal(field: impl fmt::Display, ours: impl fmt::Display, theirs: impl fmt::
     Refusal { field: field.to_string(), ours: ours.to_string(), theirs: theirs.to_string() }
 }
 
+fn at_most(field: &str, limit: usize, bytes: usize) -> Result<(), Refusal> {
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(refusal(field, format_args!("at most {limit} bytes"), format_args!("{bytes} bytes")))
+}
+
 /// Checks that two ranks can hand requests to each other.
 ///
 /// # Errors
@@ -103,6 +115,8 @@ pub fn agree(ours: &Hello, theirs: &Hello) -> Result<(), Refusal> {
     if ours.side == theirs.side {
         return Err(refusal("side", format!("{:?}", ours.side), format!("{:?}, expected the other one", theirs.side)));
     }
+    at_most("name", MAX_NAME_BYTES, theirs.name.len())?;
+    at_most("blob", MAX_BLOB_BYTES, theirs.blob.len())?;
     same("tp_size", &ours.tp_size, &theirs.tp_size)?;
     same("rank", &ours.rank, &theirs.rank)?;
     same("model", &ours.model, &theirs.model)?;
@@ -148,6 +162,7 @@ pub fn check_own(hello: &Hello) -> Result<Layout, Refusal> {
     same("units", &hello.units, &layout.num_units())?;
     same("page_sizes", &hello.page_sizes.len(), &hello.classes.len())?;
     same("layout_hash", &hello.layout_hash, &layout.hash())?;
+    at_most("name", MAX_NAME_BYTES, hello.name.len())?;
     Ok(layout)
 }
 
@@ -210,6 +225,22 @@ pub(crate) mod tests {
         big(&mut theirs);
         theirs.classes[1].num_pages = u32::MAX;
         assert_eq!(agree(&ours, &theirs).unwrap_err().field, "classes");
+    }
+
+    #[test]
+    fn long_names_and_blobs_are_refused() {
+        let (ours, theirs) = (hello(Side::Decode), hello(Side::Prefill));
+        let refused = |theirs: &Hello| agree(&ours, theirs).err().map(|refusal| refusal.to_string());
+        let long = |bytes| Hello { name: "x".repeat(bytes), ..theirs.clone() };
+        assert_eq!(refused(&long(256)), None);
+        assert_eq!(refused(&long(257)).as_deref(), Some("name: ours at most 256 bytes, theirs 257 bytes"));
+        let long = |bytes| Hello { blob: vec![0; bytes], ..theirs.clone() };
+        assert_eq!(refused(&long(256 << 10)), None);
+        assert_eq!(
+            refused(&long(1 + (256 << 10))).as_deref(),
+            Some("blob: ours at most 262144 bytes, theirs 262145 bytes")
+        );
+        assert_eq!(check_own(&Hello { name: "x".repeat(257), ..theirs.clone() }).unwrap_err().field, "name");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Bytes of a reason's text that travel; the rest is cut at a character boundary.
+/// Bytes of a reason's text, which peers write too; the rest is cut at a character boundary.
 pub const MAX_TEXT_BYTES: usize = 1024;
 
 /// What kind of end it was. The number is the wire's.
@@ -86,16 +86,14 @@ pub struct Reason {
 impl Reason {
     /// A reason with a text.
     pub fn new(code: Code, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        let mut text = text.into();
+        text.truncate(text.floor_char_boundary(MAX_TEXT_BYTES));
+        Self { code, text }
     }
 
     /// The text as far as it travels.
     pub(crate) fn wire_text(&self) -> &str {
-        let mut end = self.text.len().min(MAX_TEXT_BYTES);
-        while !self.text.is_char_boundary(end) {
-            end -= 1;
-        }
-        &self.text[..end]
+        &self.text[..self.text.floor_char_boundary(MAX_TEXT_BYTES)]
     }
 }
 

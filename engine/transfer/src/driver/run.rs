@@ -29,6 +29,9 @@ use tokio::time::Instant;
 /// Events that wait for the loop at most; readers wait beyond.
 const EVENTS: usize = 256;
 
+/// No connection is accepted for so long after one could not be.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Pages that differ and are kept for the report.
 const MISSES: usize = 32;
 
@@ -133,15 +136,21 @@ impl<N: Net> Run<N> {
     ) {
         let mut tick = tokio::time::interval(self.config.tick);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut accept_from = None;
         loop {
             let accepted = async {
                 match &listener {
-                    Some(listener) => N::accept(listener).await,
+                    Some(listener) => {
+                        if let Some(from) = accept_from {
+                            tokio::time::sleep_until(from).await;
+                        }
+                        N::accept(listener).await
+                    }
                     None => std::future::pending().await,
                 }
             };
             // In this order, so that a run on a simulated network repeats. Nothing starves: a tick is due now and then only, and
-            // whatever wakes the loop, commands and a bounded number of events are taken in behind it.
+            // whatever wakes the loop, commands and as many events as a tick allows are taken in behind it.
             tokio::select! {
                 biased;
                 _ = tick.tick() => {
@@ -154,14 +163,14 @@ impl<N: Net> Run<N> {
                     Some(Message::Stop) | None => break,
                     Some(message) => self.obey(message),
                 },
-                accepted = accepted => match accepted {
-                    Ok(stream) => _ = self.link(stream),
-                    Err(error) => {
-                        // Out of files, most likely: others have to end first.
-                        tracing::warn!(%error, "accept");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
+                accepted = accepted => {
+                    // Out of files, most likely: others have to end first, and those that are there go on meanwhile.
+                    accept_from = accepted.is_err().then(|| Instant::now() + ACCEPT_PAUSE);
+                    match accepted {
+                        Ok(stream) => _ = self.link(stream),
+                        Err(error) => tracing::warn!(%error, "accept"),
                     }
-                },
+                }
                 Some(event) = happened.recv() => self.happen(event),
             }
             while let Ok(message) = inbox.try_recv() {
@@ -170,8 +179,11 @@ impl<N: Net> Run<N> {
                     message => self.obey(message),
                 }
             }
-            for _ in 0..EVENTS {
-                let Ok(event) = happened.try_recv() else { break };
+            // A tick's time at most: a read may hold thousands of frames, and beats must not wait for all of them.
+            let until = Instant::now() + self.config.tick;
+            while Instant::now() < until
+                && let Ok(event) = happened.try_recv()
+            {
                 self.happen(event);
             }
             self.settle();

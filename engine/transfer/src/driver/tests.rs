@@ -1,6 +1,9 @@
 //! Two drivers over real sockets; the engines are played by the tests.
 
+mod hostile;
+
 use super::*;
+use crate::endpoint::Limits;
 use crate::exchange::{Command, RoomPort, RoomSeen};
 use crate::fault::Faults;
 use crate::hello::Side;
@@ -8,8 +11,6 @@ use crate::hello::tests::hello;
 use crate::ids::Unit;
 use crate::layout::{Layout, PagesByClass};
 use crate::transport::tcp::Tcp;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -26,11 +27,12 @@ struct Setting {
     verify: bool,
     faults: &'static str,
     listen: String,
+    limits: Limits,
 }
 
 impl Setting {
     fn usual() -> Self {
-        Self { incarnation: 1, verify: true, faults: "", listen: "127.0.0.1:0".into() }
+        Self { incarnation: 1, verify: true, faults: "", listen: "127.0.0.1:0".into(), limits: Limits::default() }
     }
 }
 
@@ -43,6 +45,7 @@ fn start(side: Side, connect: &[&str], setting: &Setting) -> Result<Rank, Driver
     endpoint.timers.misses = 20;
     endpoint.timers.retry = Duration::from_millis(100);
     endpoint.timers.drain = Duration::from_secs(2);
+    endpoint.limits = setting.limits.clone();
     let layout = endpoint.hello.layout().unwrap();
     let arena = Arc::new(Arena::of(&layout).unwrap());
     let faults = match setting.faults {
@@ -236,32 +239,6 @@ fn a_wrong_byte_fails_its_room_with_the_place() {
     wait("quiet", || decode.seen(key).filter(|seen| seen.quiet));
     // The next room is as good as any.
     whole_room(&mut prefill, &mut decode, room(2));
-}
-
-#[test]
-fn bytes_that_are_no_frame_end_their_connection_only() {
-    let (mut prefill, mut decode) = pair(&Setting::usual(), &Setting::usual());
-    let address = prefill.driver.address().unwrap().to_owned();
-    let mut junk = 1u64;
-    for round in 0..20 {
-        let mut stream = TcpStream::connect(&address).unwrap();
-        let bytes: Vec<u8> = (0..round * 37)
-            .map(|_| {
-                junk = junk.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (junk >> 33) as u8
-            })
-            .collect();
-        stream.write_all(&bytes).unwrap();
-        if round >= 2 {
-            stream.set_read_timeout(Some(LONG)).unwrap();
-            // Its hello, then the end: by a reset, where our bytes were not read.
-            let mut rest = Vec::new();
-            let ended = stream.read_to_end(&mut rest);
-            assert!(!matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock), "still open");
-        }
-    }
-    assert!(!prefill.driver.has_ended());
-    whole_room(&mut prefill, &mut decode, room(1));
 }
 
 #[test]

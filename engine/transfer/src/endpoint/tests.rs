@@ -1,8 +1,12 @@
 //! An endpoint against hand-made frames.
 
+mod hostile;
+mod timers;
+
 use super::*;
-use crate::frame::{Decoded, Drain, Frame, FrameError, Kind, Stage, decode};
+use crate::frame::{self, Body, Decoded, Drain, Frame, FrameError, Kind, Open, Stage, decode};
 use crate::hello::tests::hello;
+use crate::reason::Code;
 use crate::room::Proof;
 
 const PEER: PeerId = PeerId(1);
@@ -169,31 +173,6 @@ fn a_refused_handshake_names_the_field_to_both() {
 }
 
 #[test]
-fn f01_bad_frames_are_counted_and_too_many_close_the_connection_only() {
-    let mut prefill = Play::ready(Side::Prefill);
-    prefill.arrive();
-    prefill.said();
-    for _ in 0..1000 {
-        prefill.endpoint.on_bad_bytes(PEER, &FrameError::Kind { got: 99 }, ms(0));
-    }
-    assert_eq!(prefill.endpoint.errors().of(ErrorKind::UnknownKind), 1000);
-    assert_eq!(prefill.outputs(), [], "unknown kinds are dropped");
-    let body = FrameError::Body { kind: Kind::Layer, what: String::new() };
-    for _ in 0..15 {
-        prefill.endpoint.on_bad_bytes(PEER, &body, ms(0));
-    }
-    assert_eq!(prefill.outputs(), []);
-    prefill.hear(KEY, Body::Layer { unit: Unit(0), checksums: vec![] });
-    assert!(matches!(&prefill.outputs()[..], [Output::TearDown { .. }, Output::Wake]), "16th: LAYER to prefill");
-    assert_eq!(prefill.code(), Code::Protocol);
-    prefill.endpoint.on_torn_down(PEER, ms(0));
-    prefill.endpoint.forget(KEY).unwrap();
-    // The next connection is served.
-    prefill.endpoint.on_connected(PeerId(2), ms(0));
-    assert_eq!(prefill.said().len(), 1);
-}
-
-#[test]
 fn f06_beats_renew_the_lease_and_silence_loses_the_peer() {
     let mut decode = Play::ready(Side::Decode);
     decode.open();
@@ -230,62 +209,6 @@ fn f11_a_new_incarnation_replaces_the_old_connection() {
     assert!(prefill.outputs().iter().any(|output| matches!(output, Output::TearDown { peer: PEER, .. })));
     let ready: Vec<_> = prefill.endpoint.peers().filter(|peer| peer.ready).map(|peer| peer.id).collect();
     assert_eq!(ready, [PeerId(2)]);
-}
-
-#[test]
-fn f12_a_peer_that_never_reads_is_torn_down_and_nobody_waits() {
-    let mut decode = Play::new(Side::Decode, |config| config.limits.queued_bytes = 10_000);
-    decode.greet();
-    decode.open();
-    let mut ticks = 0;
-    while decode.endpoint.peers().any(|peer| peer.ready) {
-        decode.tick(ticks * 500);
-        decode.hear(frame::NO_ROOM, Body::Beat(vec![(KEY, Stage::Placed)]));
-        ticks += 1;
-        assert!(ticks < 1000);
-    }
-    assert_eq!((decode.code(), decode.endpoint.errors().of(ErrorKind::Overflow)), (Code::Overloaded, 1));
-    // One that reads is kept.
-    let mut decode = Play::new(Side::Decode, |config| config.limits.queued_bytes = 10_000);
-    decode.greet();
-    for tick in 0..1000 {
-        decode.tick(tick * 500);
-        decode.hear(frame::NO_ROOM, Body::Beat(vec![]));
-        for output in decode.outputs() {
-            if let Output::Send { peer, bytes } = output {
-                decode.endpoint.on_sent(peer, bytes.len());
-            }
-        }
-    }
-    assert!(decode.endpoint.peers().all(|peer| peer.ready));
-}
-
-#[test]
-fn f16_repeated_and_overtaken_frames_are_dropped_by_their_sequence() {
-    let mut prefill = Play::ready(Side::Prefill);
-    prefill.arrive();
-    prefill.said();
-    let body = Body::Abort(Code::Aborted.into());
-    prefill.endpoint.on_frame(PEER, Frame { key: KEY, sequence: prefill.sequence, body }, ms(0));
-    assert_eq!(prefill.endpoint.errors().of(ErrorKind::StaleSequence), 1);
-    assert_eq!(prefill.endpoint.room(KEY).unwrap().outcome, Outcome::Opening);
-    prefill.sequence += 3;
-    prefill.arrive();
-    assert_eq!(prefill.endpoint.errors().of(ErrorKind::Gap), 1);
-    assert_eq!(prefill.said(), [Body::Beat(vec![(KEY, Stage::Opening)])], "the first one's state");
-}
-
-#[test]
-fn f01_a_sequence_far_ahead_makes_the_connection_deaf_and_so_ends_it() {
-    let mut prefill = Play::ready(Side::Prefill);
-    let body = Body::Beat(vec![]);
-    let ahead = Frame { key: frame::NO_ROOM, sequence: u64::MAX, body };
-    prefill.endpoint.on_frame(PEER, ahead, ms(0));
-    for now in (0..=2000).step_by(500) {
-        prefill.tick(now);
-        prefill.hear(frame::NO_ROOM, Body::Beat(vec![]));
-    }
-    assert!(prefill.endpoint.peers().all(|peer| !peer.ready));
 }
 
 #[test]
@@ -396,30 +319,6 @@ fn commands_out_of_place_are_named() {
 }
 
 #[test]
-fn a_refusal_of_more_rooms_than_fit_is_told_and_acknowledged() {
-    let mut prefill = Play::new(Side::Prefill, |config| config.limits.rooms = 0);
-    prefill.greet();
-    prefill.arrive();
-    assert!(matches!(&prefill.said()[..], [Body::Fail(reason)] if reason.code == Code::Overloaded));
-    prefill.hear(KEY, Body::Abort(Code::Overloaded.into()));
-    assert_eq!(prefill.said(), [Body::AbortAck(Drain::Quiet)]);
-}
-
-#[test]
-fn the_oldest_tombstones_are_forgotten() {
-    let mut prefill = Play::new(Side::Prefill, |config| config.limits.tombstones = 2);
-    prefill.greet();
-    let key = |epoch| RoomKey { epoch, ..KEY };
-    (1..=3).for_each(|epoch| prefill.endpoint.abort(key(epoch), Code::Aborted.into(), ms(0)));
-    let pages = vec![vec![], vec![]];
-    for epoch in [3, 2, 1] {
-        let open = Open { deadline_ms: 0, priority: 0, request: vec![], pages: pages.clone() };
-        prefill.hear(key(epoch), Body::Open(open));
-    }
-    assert_eq!(prefill.endpoint.view().into_keys().collect::<Vec<_>>(), [key(1)]);
-}
-
-#[test]
 fn goodbye_is_said_and_heard() {
     let mut decode = Play::ready(Side::Decode);
     decode.open();
@@ -451,10 +350,14 @@ fn a_torn_down_peer_leaves_nothing_to_do() {
 }
 
 #[test]
-fn wrong_numbers_of_checksums_fail_the_room() {
+fn f09_a_record_is_not_shown_before_the_units_that_it_belongs_to() {
     let mut decode = Play::ready(Side::Decode);
     decode.open();
-    decode.hear(KEY, Body::Layer { unit: Unit(1), checksums: vec![7] });
-    assert_eq!((decode.code(), decode.endpoint.errors().of(ErrorKind::Body)), (Code::Protocol, 1));
-    assert_eq!(decode.endpoint.checksums(KEY, Unit(1)), None);
+    decode.hear(KEY, Body::Done { units: 2, handover: vec![5] });
+    decode.hear(KEY, Body::Layer { unit: Unit(1), checksums: vec![] });
+    let view = decode.endpoint.room(KEY).unwrap();
+    assert_eq!((view.outcome, view.handover), (Outcome::Moving, None));
+    decode.hear(KEY, Body::Layer { unit: Unit(0), checksums: vec![] });
+    let view = decode.endpoint.room(KEY).unwrap();
+    assert_eq!((view.outcome, view.handover.as_deref()), (Outcome::Published, Some(&[5][..])));
 }

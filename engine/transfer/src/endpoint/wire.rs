@@ -6,7 +6,7 @@ use super::{Endpoint, ErrorKind, Output};
 use crate::frame::{self, Body, Frame, FrameError, Kind, NO_ROOM, Open, Stage};
 use crate::hello::{Hello, Refusal, Side, agree};
 use crate::ids::{PeerId, RoomKey, Ticket, Unit};
-use crate::layout::Layout;
+use crate::layout::{Layout, PagesByClass};
 use crate::reason::{Code, Reason};
 use crate::room::{Event, Signal, Stranger, unknown_to_decode, unknown_to_prefill};
 use std::sync::Arc;
@@ -23,6 +23,14 @@ impl Endpoint {
         self.peers.insert(peer, Peer::new(now));
         let hello = Hello { blob, ..self.hello.clone() };
         self.send(peer, NO_ROOM, Body::Hello(Box::new(hello)), now);
+        let open = self.peers.iter().filter(|(_, peer)| peer.phase != Phase::Closing);
+        let greeting = |(&id, peer): (&PeerId, &Peer)| (peer.phase == Phase::Greeting).then_some(id);
+        if open.clone().count() > self.limits.peers
+            && let Some(oldest) = open.clone().find_map(greeting)
+        {
+            let text = format!("more than {} connections", self.limits.peers);
+            self.close(oldest, Reason::new(Code::Overloaded, text), now);
+        }
     }
 
     /// A frame arrived.
@@ -206,12 +214,18 @@ impl Endpoint {
         }
         let pages =
             self.peers.get(&peer).and_then(|peer| peer.layout.as_ref()).map(|layout| layout.check_pages(&open.pages));
+        let bytes = |entry: &Entry| request_bytes(&entry.request, &entry.pages);
+        let held = self.rooms.values().map(bytes).sum::<usize>() + request_bytes(&open.request, &open.pages);
         let refusal = match pages {
             _ if self.rooms.contains_key(&key) => {
                 Some(Reason::new(Code::Protocol, format!("{key} is in use by another peer")))
             }
             _ if self.rooms.len() >= self.limits.rooms => {
                 Some(Reason::new(Code::Overloaded, format!("{} rooms are open", self.rooms.len())))
+            }
+            _ if held > self.limits.request_bytes => {
+                let text = format!("{held} bytes of requests, at most {}", self.limits.request_bytes);
+                Some(Reason::new(Code::Overloaded, text))
             }
             Some(Err(error)) => Some(Reason::new(Code::Protocol, error.to_string())),
             Some(Ok(())) | None => None,
@@ -327,4 +341,9 @@ impl Endpoint {
         self.wake = true;
         self.each_room(peer, |_| Event::Lost(reason.clone()), now);
     }
+}
+
+/// What a room keeps of its OPEN.
+fn request_bytes(request: &[u8], pages: &PagesByClass) -> usize {
+    request.len() + pages.iter().map(|pages| size_of_val(pages.as_slice())).sum::<usize>()
 }

@@ -136,6 +136,20 @@ fn a_long_reason_is_cut_at_a_character() {
     assert_eq!(reason.text.len(), 1023);
 }
 
+/// Reasons stand in answers to clients and in logs; a peer may write what it likes.
+#[test]
+fn f01_a_reason_that_a_peer_made_too_long_is_cut_too() {
+    let body = Body::Fail(Code::Refused.into());
+    let mut bytes = encode(&Frame { key: RoomKey { room: 1, epoch: 1 }, sequence: 1, body }).unwrap();
+    let text = "é".repeat(100_000);
+    bytes[8..12].copy_from_slice(&(5 + text.len() as u32).to_le_bytes());
+    bytes[HEADER_BYTES + 1..].copy_from_slice(&(text.len() as u32).to_le_bytes());
+    bytes.extend(text.bytes());
+    resum(&mut bytes);
+    let Decoded::Frame { frame: Frame { body: Body::Fail(reason), .. }, .. } = decode(&bytes) else { panic!() };
+    assert_eq!(reason.text, text[..1024]);
+}
+
 /// xorshift64*: random bytes without a dependency, the same on every machine.
 fn next(state: &mut u64) -> u64 {
     *state ^= *state >> 12;

@@ -67,4 +67,16 @@ mod tests {
             prop_assert_eq!(bounds.item(offset, bytes), expected);
         }
     }
+
+    /// The last byte of a page, of a region, and one more.
+    #[test]
+    fn the_ends_of_pages_and_regions() {
+        let item = ItemSpec { unit: Unit(0), name: "a".into(), class: Class(0), page_bytes: 100 };
+        let layout = Layout::new(vec![ClassSpec { name: "c".into(), num_pages: 2 }], vec![item]).unwrap();
+        let bounds = Bounds::new(&layout);
+        let inside = |offset, bytes| bounds.item(offset, bytes).is_some();
+        assert!(inside(0, 100) && inside(99, 1) && inside(100, 0) && inside(128, 100));
+        assert!(!inside(0, 101) && !inside(99, 2) && !inside(101, 0) && !inside(128, 101));
+        assert!(!inside(256, 0) && !inside(256, 1) && !inside(u64::MAX, 1) && !inside(0, u64::MAX));
+    }
 }

@@ -15,7 +15,7 @@ mod wire;
 
 use super::{Bounds, Counters, End, News, Post, Tickets, Transport, TransportError};
 use crate::arena::Arena;
-use crate::fault::{Faults, Point};
+use crate::fault::{Fault, Faults, Point};
 use crate::ids::{PeerId, RoomKey, Ticket};
 use crate::layout::Layout;
 use crate::room::Proof;
@@ -70,8 +70,13 @@ impl Tcp {
     /// late ends without it.
     ///
     /// # Errors
-    /// The address cannot be had.
+    /// The address cannot be had; a rule for what it cannot do, a late write by the sender of a page.
     pub fn bind(address: SocketAddr, faults: Arc<Faults>) -> Result<Self, TransportError> {
+        if faults.wants(Point::PageCopy, Fault::LateWrite) {
+            let reason =
+                "fault page-copy=late-write: expected delay or corrupt; landing and completion take late-write";
+            return Err(system(reason.into()));
+        }
         let listener = TcpListener::bind(address).map_err(|error| system(format!("{address}: {error}")))?;
         let address = listener.local_addr().map_err(|error| system(error.to_string()))?;
         // The standard library's only source of random bits; it differs from process to process and call to call.

@@ -8,6 +8,7 @@ mod coordinator;
 pub(crate) mod faults;
 pub(crate) mod network;
 pub(crate) mod pool;
+mod turn;
 pub(crate) mod world;
 
 use faults::Faults;

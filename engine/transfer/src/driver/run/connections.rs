@@ -39,7 +39,7 @@ impl<N: Net> Run<N> {
             Event::Connected(target, Err(error)) => {
                 self.changed |= self.targets.refused(target, &error, now + self.config.reconnect);
             }
-            Event::Bytes(peer, mut bytes) => {
+            Event::Bytes(peer, mut bytes, _permit) => {
                 if let Some(Connection { lossy: Some(lossy), .. }) = self.links.get_mut(&peer) {
                     bytes = lossy.receive(&bytes, now);
                 }

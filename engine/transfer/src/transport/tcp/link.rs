@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Posts that may wait for the sender.
 const QUEUE: usize = 4096;
-/// How long a connection may take to come about; tear-down waits for it at most.
+/// How long a connection may take to come about; tear-down does not wait for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Targets of reads under way.
@@ -27,6 +27,7 @@ pub(super) struct Link {
     posts: SyncSender<(Post, Course)>,
     stop: Arc<AtomicBool>,
     socket: Arc<Mutex<Option<TcpStream>>>,
+    reached: SyncSender<io::Result<TcpStream>>,
     sender: JoinHandle<()>,
 }
 
@@ -41,9 +42,21 @@ impl Link {
     ) -> io::Result<Self> {
         let (posts, queue) = sync_channel(QUEUE);
         let (stop, socket) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
-        let run = Sending { shared, peer, address, token, events, stop: stop.clone(), socket: socket.clone() };
+        // Room for both who send: who connects, and who tears down.
+        let (reached, reach) = sync_channel(2);
+        let run = Sending {
+            shared,
+            peer,
+            address,
+            token,
+            events,
+            stop: stop.clone(),
+            socket: socket.clone(),
+            reached: reached.clone(),
+            reach,
+        };
         let sender = std::thread::Builder::new().name(format!("pages-to-{peer}")).spawn(move || run.run(queue))?;
-        Ok(Self { posts, stop, socket, sender })
+        Ok(Self { posts, stop, socket, reached, sender })
     }
 
     /// False: the queue is full. A sender that has ended takes posts and loses them; its end was reported.
@@ -60,6 +73,8 @@ impl Link {
                 let _ = socket.shutdown(Shutdown::Both);
             }
         }
+        // Nobody listens once the connection stands.
+        let _ = self.reached.try_send(Err(io::ErrorKind::ConnectionAborted.into()));
         drop(self.posts);
         let _ = self.sender.join();
     }
@@ -73,6 +88,8 @@ struct Sending {
     events: Sender<Event>,
     stop: Arc<AtomicBool>,
     socket: Arc<Mutex<Option<TcpStream>>>,
+    reached: SyncSender<io::Result<TcpStream>>,
+    reach: Receiver<io::Result<TcpStream>>,
 }
 
 impl Sending {
@@ -95,7 +112,7 @@ impl Sending {
     }
 
     fn connect(&self, reads: &Reads) -> io::Result<(TcpStream, JoinHandle<()>)> {
-        let mut socket = TcpStream::connect_timeout(&self.address, CONNECT_TIMEOUT)?;
+        let mut socket = self.reach()?;
         socket.set_nodelay(true)?;
         {
             let mut place = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,6 +134,16 @@ impl Sending {
         };
         let receiver = std::thread::Builder::new().name(format!("acks-of-{peer}")).spawn(receive)?;
         Ok((socket, receiver))
+    }
+
+    /// A connection, or the tear-down if that comes first: a machine that has gone answers nobody, and the thread that tears down has
+    /// other peers. What connects too late is closed without a byte.
+    fn reach(&self) -> io::Result<TcpStream> {
+        let (address, reached) = (self.address, self.reached.clone());
+        let connect = move || _ = reached.try_send(TcpStream::connect_timeout(&address, CONNECT_TIMEOUT));
+        std::thread::Builder::new().name(format!("pages-find-{}", self.peer)).spawn(connect)?;
+        // Both senders live as long as this.
+        self.reach.recv().unwrap_or_else(|_| Err(io::ErrorKind::ConnectionAborted.into()))
     }
 
     fn send_all(

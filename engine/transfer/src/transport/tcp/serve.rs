@@ -13,9 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a connection may take to say who it is, and to become known by [`Server::admit`].
+/// How long a connection may take to say who it is and to become known by [`Server::admit`], both together.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that nobody knows yet; more are closed.
+/// Connections that nobody knows yet; with one more the oldest is closed, so that those who say nothing keep no place.
 const MAX_STRANGERS: usize = 64;
 
 #[derive(Debug)]
@@ -102,6 +102,22 @@ fn close(connections: impl IntoIterator<Item = Connection>) {
     }
 }
 
+/// All of `bytes` by then, however slowly they come.
+fn read_until(socket: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        // Refuses no time at all.
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => bytes = &mut bytes[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,7 +137,14 @@ impl Inner {
                 continue;
             };
             known.connections.retain(|_, open| open.token.is_some() || !open.thread.is_finished());
-            let strangers = known.connections.values().filter(|open| open.token.is_none()).count();
+            let strangers = known.connections.iter().filter(|(_, open)| open.token.is_none());
+            let (count, oldest) = (strangers.clone().count(), strangers.map(|(&id, _)| id).next());
+            // Not joined: without its place in the table it cannot become known, so it writes nothing.
+            if let Some(oldest) = oldest.filter(|_| count >= MAX_STRANGERS).and_then(|id| known.connections.remove(&id))
+            {
+                let _ = oldest.socket.shutdown(Shutdown::Both);
+                self.news.notify_all();
+            }
             let id = known.next;
             known.next += 1;
             // The thread enters itself as known under the lock that is held here, so its connection is in the table then.
@@ -129,8 +152,7 @@ impl Inner {
             let spawn = |from: TcpStream| {
                 std::thread::Builder::new().name("pages-from".into()).spawn(move || serving.connection(from, id))
             };
-            if strangers < MAX_STRANGERS
-                && let Ok(clone) = socket.try_clone()
+            if let Ok(clone) = socket.try_clone()
                 && let Ok(thread) = spawn(clone)
             {
                 known.connections.insert(id, Connection { socket, token: None, thread });
@@ -156,11 +178,10 @@ impl Inner {
 
     /// Who it is, once it is known; a peer has one connection.
     fn hello(&self, socket: &mut TcpStream, id: u64) -> Option<(u64, PeerId)> {
-        let start = Instant::now();
-        socket.set_read_timeout(Some(HELLO_TIMEOUT)).ok()?;
+        let until = Instant::now() + HELLO_TIMEOUT;
         socket.set_nodelay(true).ok()?;
         let mut bytes = [0; HEAD_BYTES];
-        socket.read_exact(&mut bytes).ok()?;
+        read_until(socket, &mut bytes, until).ok()?;
         let head = Head::decode(&bytes).ok().filter(|head| head.kind == Kind::Hello);
         let Some(head) = head.filter(|head| head.tag.room == self.shared.token) else {
             self.shared.malformed.fetch_add(1, Relaxed);
@@ -170,7 +191,7 @@ impl Inner {
         let token = head.ticket.0;
         let mut known = self.lock();
         loop {
-            if known.closing {
+            if known.closing || !known.connections.contains_key(&id) {
                 return None;
             }
             if let Some(&peer) = known.peers.get(&token) {
@@ -179,7 +200,7 @@ impl Inner {
                 connection.token = Some(token);
                 return Some((token, peer));
             }
-            let left = HELLO_TIMEOUT.checked_sub(start.elapsed())?;
+            let left = until.checked_duration_since(Instant::now())?;
             (known, _) = self.news.wait_timeout(known, left).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -228,5 +249,30 @@ impl Inner {
             };
             socket.write_all(&Head { verdict, ..Head::new(Kind::Ack, head.ticket, head.tag) }.encode())?;
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Bytes that drip are as good as none: the time is that of all of them.
+    #[test]
+    fn a_head_has_its_time_as_a_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut socket, _) = listener.accept().unwrap();
+        let dripping = std::thread::spawn(move || {
+            while slow.write_all(&[1]).is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let start = Instant::now();
+        let read = read_until(&mut socket, &mut [0; 100], start + Duration::from_millis(300));
+        assert!(read.is_err() && start.elapsed() >= Duration::from_millis(300));
+        assert!(start.elapsed() < Duration::from_secs(3), "100 bytes would take 5 s");
+        read_until(&mut socket, &mut [0; 2], Instant::now() + Duration::from_secs(20)).unwrap();
+        drop(socket);
+        dripping.join().unwrap();
     }
 }

@@ -180,3 +180,57 @@ fn a_refused_connection_fails_its_posts() {
     target.tear_down(PeerId(1));
     assert_eq!(target.prove_quiet(PeerId(1), Ticket(1)), Some(Proof::TornDown));
 }
+
+/// A machine that has gone: connecting takes its two seconds, tearing down does not.
+#[test]
+fn a_tear_down_does_not_wait_for_a_connection() {
+    let (mut target, side) = registered();
+    let mut rig = Loopback::default();
+    let blob = rig.deaf();
+    let address = rig.0[0].local_addr().unwrap();
+    // Until the queue of who never accepts is full, and the next to connect hears nothing.
+    let mut waiting = Vec::new();
+    while let Ok(socket) = TcpStream::connect_timeout(&address, Duration::from_millis(100)) {
+        waiting.push(socket);
+    }
+    target.connect(PeerId(1), &blob).unwrap();
+    let pages = vec![vec![3], vec![1]];
+    let copies = suite::copies(&side, &pages, &side, &pages);
+    target.post(Post { ticket: Ticket(1), op: Op::Write, peer: PeerId(1), tag: ROOM, copies }).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let start = Instant::now();
+    assert_eq!(target.tear_down(PeerId(1)), Proof::TornDown);
+    assert!(start.elapsed() < Duration::from_millis(1000), "{:?}", start.elapsed());
+}
+
+/// Strangers that send a byte now and then, as many as there is room for: who has something to say gets in.
+#[test]
+fn slow_strangers_give_way() {
+    let (mut target, side) = registered();
+    let hello = Head::new(Kind::Hello, Ticket(5), RoomKey { room: target.blob.token, epoch: 0 }).encode();
+    // One says who it is, and is never known.
+    let mut unknown = raw(&target);
+    unknown.write_all(&hello).unwrap();
+    let slow: Vec<_> = (0..80)
+        .map(|_| {
+            let mut socket = raw(&target);
+            socket.write_all(&hello[..1]).unwrap();
+            socket
+        })
+        .collect();
+    let mut rig = Loopback::default();
+    let mut writer = Side::new(&mut rig, 64);
+    writer.transport.connect(PeerId(1), &target.blob(PeerId(2))).unwrap();
+    target.connect(PeerId(2), &writer.transport.blob(PeerId(1))).unwrap();
+    target.admit(ROOM);
+    let pages = vec![vec![3], vec![1]];
+    writer.compute(3, &pages);
+    let copies = suite::copies(&writer, &pages, &side, &pages);
+    let ticket = writer.post(Op::Write, PeerId(1), ROOM, copies);
+    suite::until(&mut rig, "the post ends", || writer.ended(ticket).is_some());
+    assert_eq!(writer.ended(ticket), Some(End::Done));
+    let start = Instant::now();
+    assert!(closed(unknown).is_empty());
+    assert!(start.elapsed() < Duration::from_secs(4), "the oldest is closed at once");
+    drop(slow);
+}

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use transfer::arena::Arena;
 use transfer::driver::{DriverConfig, DriverLoop, DriverPort, Net};
 use transfer::endpoint::Config;
@@ -52,6 +53,22 @@ impl Net for Simulated {
 /// Host of a rank.
 pub(crate) fn host(side: Side, rank: usize) -> String {
     format!("{}-{rank}", if side == Side::Prefill { "prefill" } else { "decode" })
+}
+
+/// Between two attempts to connect.
+const RECONNECT: Duration = Duration::from_millis(50);
+
+/// What a message takes at most, on a network that is well.
+pub(crate) const LATENCY: Duration = Duration::from_millis(20);
+
+/// For a request that is asked again and again to be served where now and then a frame is lost. A lost HELLO leaves its connection to the
+/// handshake's end; then comes the next attempt, and connection and HELLO go there and back. A room that a lost frame catches costs at
+/// most all its timers, one behind the other. Both may happen, and again on the second try: 2 * (0.63 + 4.5) s.
+pub(crate) fn patience() -> Duration {
+    let Timers { handshake, lease, progress, taken, drain, .. } = timers();
+    let connection = handshake + RECONNECT + 4 * LATENCY;
+    let room = handshake + lease + progress + lease + taken + drain;
+    2 * (connection + room)
 }
 
 /// Short, so that a run of seconds sees every timer end.
@@ -117,7 +134,8 @@ impl Slot {
         let Setting { verify, frames, seed, .. } = self.setting;
         let seed = seed + 10 * self.incarnation + self.rank as u64;
         let faults = Arc::new(Faults::parse(&format!("seed={seed}; {frames}")).expect("rules"));
-        let config = DriverConfig { listen, connect, verify, reconnect: ms(50), faults, ..DriverConfig::new(config) };
+        let config =
+            DriverConfig { listen, connect, verify, reconnect: RECONNECT, faults, ..DriverConfig::new(config) };
         let memory = Memory::new(self.side, self.rank);
         let (transport, arena) = (Box::new(self.fabric.transport()), Arc::clone(&memory.arena));
         let made = DriverLoop::new(config, Simulated, transport, arena, Box::new(|| ()));

@@ -73,7 +73,9 @@ fn ends_are_false_early_or_missing() {
     for (rules, done) in [("completion=end-early(400)", true), ("completion=error-then-write(400)", false)] {
         let (mut writer, target) = pair(rules, "");
         let ticket = post(&mut writer, &target);
-        assert_eq!((end(&mut writer, ticket) == End::Done, landed(&target)), (done, 0), "{rules}");
+        assert_eq!(end(&mut writer, ticket) == End::Done, done, "{rules}");
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(landed(&target), 0, "{rules}: bytes come 400 ms behind the end");
         until("bytes", || (landed(&target) == BYTES).then_some(()));
         assert_eq!(writer.transport.prove_quiet(TARGET, ticket).is_some(), done, "{rules}");
     }
@@ -109,6 +111,36 @@ fn polls_and_tear_downs_stand_still() {
     let start = Instant::now();
     writer.poll();
     assert!(start.elapsed() < Duration::from_millis(200), "the first poll alone");
+}
+
+#[test]
+fn a_fault_that_it_does_not_have_is_refused() {
+    let bind = |rules| Tcp::bind((Ipv4Addr::LOCALHOST, 0).into(), Arc::new(Faults::parse(rules).unwrap()));
+    let why = bind("landing=late-write(1); page-copy:CSA KV=late-write(9)").unwrap_err().to_string();
+    assert!(why.starts_with("transport tcp: fault page-copy=late-write: expected delay or corrupt"), "{why}");
+    bind("landing=late-write(1); page-copy=delay(1)").unwrap();
+}
+
+/// A page that leaves late holds up its post, and arrives whole.
+#[test]
+fn a_page_leaves_late() {
+    let (mut writer, target) = pair("page-copy:window KV=delay(200)", "");
+    let (start, ticket) = (Instant::now(), post(&mut writer, &target));
+    assert_eq!(end(&mut writer, ticket), End::Done);
+    assert!(start.elapsed() >= Duration::from_millis(400), "one page in either unit");
+    let pages = vec![vec![1, 2], vec![1]];
+    assert!(suite::compared(&target, &pages, &writer, &pages).matches());
+}
+
+/// Late bytes of a room that is over land all the same: that is the fault, and quarantine is for it.
+#[test]
+fn a_late_write_asks_nobody() {
+    let (mut writer, target) = pair("", "landing:window KV=late-write(300)");
+    let ticket = post(&mut writer, &target);
+    assert_eq!(end(&mut writer, ticket), End::Done);
+    let mut target = target;
+    target.transport.expire(ROOM);
+    until("second writing", || (landed(&target) == BYTES + 2 * 4_100).then_some(()));
 }
 
 #[test]
