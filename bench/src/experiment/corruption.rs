@@ -18,8 +18,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Different beginnings: more than the pools keep beside what runs.
+/// Different beginnings: more than the pools have pages for, whatever runs.
 const BEGINNINGS: u64 = 40;
+/// Texts that run at once in either half, by which pools are made: of 2 pages each, if a session has 3 turns.
+const RUNNING: &str = "16";
 /// Tokens of a beginning: a page and more, so that later sessions can be resumed from it.
 const BEGINNING_TOKENS: u64 = 260;
 /// New tokens of a turn's prompt at most, and tokens of its answer.
@@ -270,7 +272,7 @@ impl<'a> Runs<'a> {
     /// The first `sessions` of them, by two halves, with faults of both.
     fn apart(&self, sessions: u64, faults: &str) -> Result<Compared, ExperimentError> {
         let args = CorruptionArgs { sessions: sessions.min(self.args.sessions), ..self.args.clone() };
-        let host = ["--host-cache".to_owned(), args.host_cache.to_string()];
+        let host = ["--max-running", RUNNING, "--host-cache", &args.host_cache.to_string()].map(str::to_owned);
         let mut both = [&self.format[..], &host].concat();
         if !faults.is_empty() {
             both.extend(["--faults".to_owned(), faults.to_owned()]);
