@@ -226,7 +226,7 @@ async fn reading<T: Send + 'static>(
 }
 
 /// The body, within its limits.
-async fn read_body(limits: &Limits, body: Body) -> Result<Vec<u8>, ApiError> {
+pub(crate) async fn read_body(limits: &Limits, body: Body) -> Result<Vec<u8>, ApiError> {
     let (most, time) = (limits.body_bytes, limits.body_time);
     let read = async {
         let mut stream = body.into_data_stream();

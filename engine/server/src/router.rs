@@ -11,7 +11,7 @@ mod target;
 pub use target::{Address, AddressError, Target, TargetState};
 
 use crate::api::error::ApiError;
-use crate::http::Limits;
+use crate::http::{Limits, read_body};
 use crate::serve::Site;
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -34,11 +34,21 @@ pub struct Timing {
     pub health: Duration,
     /// Bytes of a body at most.
     pub body_bytes: usize,
+    /// For a body to come.
+    pub body_time: Duration,
+    /// A server that has not answered `/health` at all for so long is lost, and so are the requests under way there.
+    pub silence: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(1), health: Duration::from_millis(500), body_bytes: 16 << 20 }
+        Self {
+            connect: Duration::from_secs(1),
+            health: Duration::from_millis(500),
+            body_bytes: 16 << 20,
+            body_time: Duration::from_secs(30),
+            silence: Duration::from_secs(10),
+        }
     }
 }
 
@@ -60,7 +70,8 @@ impl Balancer {
     pub fn new(targets: Vec<Address>, timing: Timing) -> Arc<Self> {
         let targets = targets.into_iter().map(|address| Arc::new(Target::new(address))).collect();
         let (next, draining) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Arc::new(Self { targets, timing, next, draining, limits: Limits::default() })
+        let limits = Limits { body_bytes: timing.body_bytes, body_time: timing.body_time, ..Limits::default() };
+        Arc::new(Self { targets, timing, next, draining, limits })
     }
 
     /// The servers.
@@ -190,10 +201,7 @@ async fn forward(State(balancer): State<Arc<Balancer>>, request: Request) -> Res
         return Err(ApiError::unavailable("the router is shutting down"));
     }
     let (head, body) = request.into_parts();
-    let limit = balancer.timing.body_bytes;
-    let body: Bytes = axum::body::to_bytes(body, limit)
-        .await
-        .map_err(|_| ApiError::too_large(format!("body: expected at most {limit} bytes, whole")))?;
+    let body = Bytes::from(read_body(&balancer.limits, body).await?);
     let (mut asked, mut tried) = (Vec::new(), Vec::new());
     while let Some((index, outstanding)) = balancer.pick(&asked) {
         asked.push(index);

@@ -3,12 +3,14 @@
 use super::Timing;
 use super::target::{Outstanding, Target, TargetState};
 use crate::api::error::ApiError;
+use axum::BoxError;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use futures::future::{Either, select};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -81,44 +83,75 @@ pub(super) async fn ask(
     }
     // The connection is polled here, and by the body afterwards: nothing is left behind when either is dropped.
     let mut connection: Connection = Box::pin(async move { connection.await.map_err(|error| error.to_string()) });
-    let sent = pin!(sender.send_request(request));
-    let answered = match select(sent, &mut connection).await {
-        Either::Left((answer, _)) => answer.map_err(|error| error.to_string()),
-        Either::Right((Err(why), _)) => Err(why),
-        // The connection may end in the very moment in which the answer is complete.
-        Either::Right((Ok(()), sent)) => sent.await.map_err(|error| error.to_string()),
+    let mut silence: Silence = Box::pin(Arc::clone(outstanding.target()).silent(timing.silence));
+    let exchange = async {
+        let sent = pin!(sender.send_request(request));
+        match select(sent, &mut connection).await {
+            Either::Left((answer, _)) => answer.map(|answer| (answer, true)).map_err(|error| error.to_string()),
+            Either::Right((Err(why), _)) => Err(why),
+            // The connection may end in the very moment in which the answer is complete.
+            Either::Right((Ok(()), sent)) => {
+                sent.await.map(|answer| (answer, false)).map_err(|error| error.to_string())
+            }
+        }
+        .map_err(|why| format!("ended the connection before it answered: {why}"))
     };
-    let answer = answered.map_err(|why| {
+    let answered = match select(pin!(exchange), &mut silence).await {
+        Either::Left((answered, _)) => answered,
+        Either::Right(((), _)) => Err(silent(timing)),
+    };
+    let (answer, open) = answered.map_err(|why| {
         outstanding.target().count_broken();
-        Failure::Broken(format!("{address} ended the connection before it answered: {why}"))
+        Failure::Broken(format!("{address} {why}"))
     })?;
     let (mut head, body) = answer.into_parts();
     let events =
         head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     head.headers = end_to_end(&head.headers);
-    Ok(Response::from_parts(head, Answer { body, connection: Some(connection), outstanding, events, ended: false }))
+    let connection = open.then_some(connection);
+    let body = Answer { body, connection, silence, timing, outstanding, events, ended: false };
+    Ok(Response::from_parts(head, body))
 }
 
 type Connection = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type Silence = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+fn silent(timing: Timing) -> String {
+    format!("has not answered /health for {:?}", timing.silence)
+}
 
 /// The body of an answer. In a stream of events an answer that breaks off ends with an event that says so; elsewhere the client's
 /// connection breaks too, so that half an answer never looks whole.
 pub(super) struct Answer {
     body: Incoming,
     connection: Option<Connection>,
+    silence: Silence,
+    timing: Timing,
     outstanding: Outstanding,
     events: bool,
     ended: bool,
 }
 
+impl Answer {
+    /// The end of an answer that is not complete.
+    fn broken(&mut self, why: String) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.ended = true;
+        let target = self.outstanding.target();
+        target.count_broken();
+        let why = format!("{} {why}", target.address());
+        if !self.events {
+            return Poll::Ready(Some(Err(why.into())));
+        }
+        let event = format!("data: {}\n\n", ApiError::bad_gateway(why).body());
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from(event)))))
+    }
+}
+
 impl hyper::body::Body for Answer {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -128,18 +161,18 @@ impl hyper::body::Body for Answer {
             self.connection = None;
         }
         match Pin::new(&mut self.body).poll_frame(context) {
-            Poll::Ready(Some(Err(error))) => {
-                self.ended = true;
-                let target = self.outstanding.target();
-                target.count_broken();
-                if !self.events {
-                    return Poll::Ready(Some(Err(error)));
-                }
-                let why = format!("{} broke off: {error}", target.address());
-                let event = format!("data: {}\n\n", ApiError::bad_gateway(why).body());
-                Poll::Ready(Some(Ok(Frame::data(Bytes::from(event)))))
+            Poll::Ready(Some(Err(error))) => self.broken(format!("broke off: {error}")),
+            Poll::Ready(frame) => {
+                self.ended = frame.is_none();
+                Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
             }
-            other => other,
+            Poll::Pending => match self.silence.as_mut().poll(context) {
+                Poll::Ready(()) => {
+                    let why = silent(self.timing);
+                    self.broken(why)
+                }
+                Poll::Pending => Poll::Pending,
+            },
         }
     }
 }
@@ -179,6 +212,7 @@ async fn health(target: &Target) -> Result<(), String> {
         Either::Right((Err(error), _)) => return Err(text(&error)),
         Either::Right((Ok(()), exchange)) => exchange.await?,
     };
+    target.hear();
     if status == StatusCode::OK {
         return Ok(());
     }

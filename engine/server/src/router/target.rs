@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use thiserror::Error;
+use tokio::time::Instant;
 
 /// `HOST:PORT`, with or without `http://` in front.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub struct Target {
     state: Mutex<TargetState>,
     /// Looks in a row without an answer in time.
     late: AtomicU32,
+    /// When it last answered a look, whatever it said.
+    heard: Mutex<Instant>,
     outstanding: AtomicUsize,
     asked: AtomicU64,
     unreached: AtomicU64,
@@ -87,7 +91,8 @@ impl Target {
         let (asked, unreached, broken) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let state = Mutex::new(TargetState::Unknown);
         let late = AtomicU32::new(0);
-        Self { address, state, late, outstanding: AtomicUsize::new(0), asked, unreached, broken }
+        let heard = Mutex::new(Instant::now());
+        Self { address, state, late, heard, outstanding: AtomicUsize::new(0), asked, unreached, broken }
     }
 
     /// Where it is.
@@ -130,6 +135,23 @@ impl Target {
         self.late.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// It has answered a look.
+    pub(super) fn hear(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Ends when it has answered no look for so long, counted from now at the earliest.
+    pub(super) async fn silent(self: Arc<Self>, patience: Duration) {
+        let begin = Instant::now();
+        loop {
+            let heard = begin.max(*self.heard.lock().unwrap_or_else(PoisonError::into_inner));
+            if heard.elapsed() >= patience {
+                return;
+            }
+            tokio::time::sleep_until(heard + patience).await;
+        }
+    }
+
     pub(super) fn set(&self, state: TargetState) {
         self.late.store(0, Ordering::Relaxed);
         let mut held = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +181,7 @@ impl Outstanding {
         Self(Arc::clone(target))
     }
 
-    pub(super) fn target(&self) -> &Target {
+    pub(super) fn target(&self) -> &Arc<Target> {
         &self.0
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use axum::routing::post;
+use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,8 +28,13 @@ async fn spawn(routes: axum::Router) -> Address {
     address
 }
 
-const QUICK: Timing =
-    Timing { connect: Duration::from_millis(500), health: Duration::from_millis(100), body_bytes: 1000 };
+const QUICK: Timing = Timing {
+    connect: Duration::from_millis(500),
+    health: Duration::from_millis(100),
+    body_bytes: 1000,
+    body_time: Duration::from_millis(300),
+    silence: Duration::from_millis(400),
+};
 
 async fn router(targets: Vec<Address>) -> (Arc<Balancer>, Address) {
     let balancer = Balancer::new(targets, QUICK);
@@ -156,6 +162,71 @@ async fn an_answer_that_breaks_off_never_looks_whole() {
     balancer.targets()[0].set(TargetState::Well);
     let answer = send(&address, &completion("text")).await;
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("before it answered"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_answer_outlives_the_connection_that_brought_it() {
+    let whole = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\ntext";
+    for _ in 0..50 {
+        // Head, body and end come at once, so that the connection is over before anybody asks for the body.
+        let (balancer, address) = router(vec![script(whole).await]).await;
+        balancer.targets()[0].set(TargetState::Well);
+        let answer = send(&address, &completion("text")).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("text"), "{answer}");
+        assert_eq!((balancer.targets()[0].broken(), balancer.targets()[0].outstanding()), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let well = server("well", StatusCode::OK, Arc::new(AtomicBool::new(true))).await;
+    let (balancer, address) = router(vec![well]).await;
+    let answer = send(&address, "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{").await;
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("expected within 0.3 s"), "{answer}");
+    assert_eq!(balancer.targets()[0].asked(), 0);
+}
+
+#[tokio::test]
+async fn requests_at_a_server_that_stands_still_are_told_so() {
+    // Answers looks until it stands still, and requests with nothing or the beginning of an answer.
+    let begun =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n8\r\ndata: 1\n\r\n";
+    for beginning in ["", begun] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let looks = Arc::new(AtomicBool::new(true));
+        let answers = Arc::clone(&looks);
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 4096];
+                let n = stream.read(&mut request).await.unwrap();
+                let health = request[..n].starts_with(b"GET /health");
+                if !health {
+                    stream.write_all(beginning.as_bytes()).await.unwrap();
+                } else if answers.load(Ordering::SeqCst) {
+                    let busy = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+                    stream.write_all(busy.as_bytes()).await.unwrap();
+                }
+                open.push(stream);
+            }
+        });
+        let (balancer, address) = router(vec![target]).await;
+        balancer.targets()[0].set(TargetState::Well);
+        let watching = tokio::spawn(Arc::clone(&balancer).watch());
+        let text = completion("text");
+        let mut asked = pin!(send(&address, &text));
+        // As long as it answers looks, even with bad news, its requests may take any time.
+        let early = tokio::time::timeout(3 * QUICK.silence, &mut asked).await;
+        assert!(early.is_err(), "given up on a server that answers: {early:?}");
+        looks.store(false, Ordering::SeqCst);
+        let answer = tokio::time::timeout(Duration::from_secs(20), asked).await.unwrap();
+        assert!(answer.contains("has not answered /health for 400ms"), "{answer}");
+        assert_eq!(answer.starts_with("HTTP/1.1 502"), beginning.is_empty(), "{answer}");
+        assert_eq!((balancer.targets()[0].broken(), balancer.targets()[0].outstanding()), (1, 0));
+        watching.abort();
+    }
 }
 
 #[tokio::test]
