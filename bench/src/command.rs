@@ -202,6 +202,10 @@ fn completion(args: &GenerateArgs) -> Result<bool, Failure> {
         let _ = std::io::stdout().flush();
     })?;
     outln!();
+    if let FinishReason::Failed(why) = &done.reason {
+        eprintln!("sm120: after {} tokens: {why}", done.usage.generated_tokens);
+        return Ok(false);
+    }
     let seconds = done.all.as_secs_f64();
     if args.model.model.is_none() {
         eprintln!("the weights of --preset are random, and so is the text; --model DIR takes a checkpoint");

@@ -57,12 +57,22 @@ pub struct HalfArgs {
 }
 
 impl HalfArgs {
+    /// The address that peers are told must be one that they can reach.
+    fn data_address(&self) -> Result<(), ServingError> {
+        if !self.data_host.is_unspecified() {
+            return Ok(());
+        }
+        let (expected, got) = ("an address of this machine that the other half can reach".into(), self.data_host.to_string());
+        Err(ServingError::Choice { option: "--data-host", expected, got })
+    }
+
     /// Refuses what no half could be started with.
     ///
     /// # Errors
     /// Contradictions, and a transport that is not there.
     pub fn check(&self, transports: Transports) -> Result<(), ServeError> {
         self.timers.of_rooms()?;
+        self.data_address()?;
         transports.of_ranks(self.transport, 1, self.data_host, &Arc::new(self.serve.faults()?)).map(drop)
     }
 }
@@ -119,6 +129,11 @@ pub fn decode(
     quiet: bool,
     say: impl FnMut(&str),
 ) -> Result<ExitCode, ServeError> {
+    let twice = args.prefill.iter().enumerate().find(|(i, address)| args.prefill[..*i].contains(address));
+    if let Some((_, address)) = twice {
+        let (expected, got) = ("every server once".into(), format!("{address} twice"));
+        return Err(ServingError::Choice { option: "--prefill", expected, got }.into());
+    }
     let wires = Wires { side: Side::Decode, transports, listen: Box::new(|_| None), connect: args.prefill.clone() };
     serve::run_with(&args.half.serve, say, |serve| start(&args.half, serve, wires, quiet))
 }
@@ -167,6 +182,7 @@ fn quarantine_bytes(args: &HalfArgs, arena: u64) -> u64 {
 }
 
 fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Result<Started, ServeError> {
+    args.data_address()?;
     let (faults, timers) = (Arc::new(serve.faults()?), args.timers.of_rooms()?);
     // Before weights are loaded: what is missing is missing.
     let transports = wires.transports.of_ranks(args.transport, serve.model.tp, args.data_host, &faults)?;
@@ -174,13 +190,13 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
     let served = serve.served(&checkpoint)?;
     let context = served.context;
     let config = checkpoint.config().clone();
-    let rule = serve.model.numerics(&config)?.scale_rule;
+    let numerics = serve.model.numerics(&config)?;
     let hash = checkpoint.fingerprint();
     let tp = serve.model.tp;
     let mut drivers = Vec::new();
     let rooms = |geometry: &CacheGeometry, bell: &Bell| {
         let sizes = arena_sizes(args.arena_texts, geometry, context);
-        let (kv_dtype, index_k_dtype) = dtypes(geometry, rule);
+        let (kv_dtype, index_k_dtype) = dtypes(geometry, numerics.scale_rule);
         let word = match wires.side {
             Side::Prefill => "prefill",
             Side::Decode => "decode",
@@ -204,6 +220,7 @@ fn start(args: &HalfArgs, serve: &ServeArgs, wires: Wires, quiet: bool) -> Resul
                     model_hash: hash,
                     kv_dtype: kv_dtype.clone(),
                     index_k_dtype: index_k_dtype.clone(),
+                    activations: numerics.activations.name().into(),
                     page_sizes: vec![geometry.shape.page_tokens, geometry.shape.window_page_tokens, 1],
                     layer_schedule: schedule(&config),
                     units: layout.num_units(),

@@ -113,6 +113,7 @@ impl Setup {
             model_hash: 1,
             kv_dtype: "kv".into(),
             index_k_dtype: "keys".into(),
+            activations: "f32".into(),
             page_sizes: vec![256, self.shape().window_page_tokens, 1],
             layer_schedule: config.layers.iter().map(letter).collect(),
             units: layout.num_units(),

@@ -5,7 +5,7 @@ use crate::layout::{ClassSpec, ItemSpec, Layout, LayoutError};
 use std::fmt;
 
 /// Version of the conversation, raised with every change of meaning.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Most units of a layout: bits of the set a room keeps.
 pub const MAX_UNITS: u32 = 128;
 
@@ -48,6 +48,8 @@ pub struct Hello {
     pub kv_dtype: String,
     /// `fp8`, `bf16`.
     pub index_k_dtype: String,
+    /// Type of what passes from operation to operation: `f32`, `bf16`. Halves that differ in it give other tokens than one process.
+    pub activations: String,
     /// Tokens of a page, by class.
     pub page_sizes: Vec<u32>,
     /// One letter per layer: what kind of attention it has.
@@ -123,6 +125,7 @@ pub fn agree(ours: &Hello, theirs: &Hello) -> Result<(), Refusal> {
     same("model_hash", &ours.model_hash, &theirs.model_hash)?;
     same("kv_dtype", &ours.kv_dtype, &theirs.kv_dtype)?;
     same("index_k_dtype", &ours.index_k_dtype, &theirs.index_k_dtype)?;
+    same("activations", &ours.activations, &theirs.activations)?;
     same("page_sizes", &ours.page_sizes, &theirs.page_sizes)?;
     same("layer_schedule", &ours.layer_schedule, &theirs.layer_schedule)?;
     same("units", &ours.units, &theirs.units)?;
@@ -187,6 +190,7 @@ pub(crate) mod tests {
             model_hash: 99,
             kv_dtype: "v4_fp8".into(),
             index_k_dtype: "fp8".into(),
+            activations: "f32".into(),
             page_sizes: vec![256, 128],
             layer_schedule: "WC".into(),
             units: 2,

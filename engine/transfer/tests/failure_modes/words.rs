@@ -40,6 +40,7 @@ pub(crate) fn hello(side: Side, process: usize, rank: usize, incarnation: u64) -
         model_hash: 1,
         kv_dtype: "v4_fp8".into(),
         index_k_dtype: "fp8".into(),
+        activations: "f32".into(),
         page_sizes: vec![256, 128],
         layer_schedule: "WCH".into(),
         units: UNITS,
