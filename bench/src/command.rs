@@ -11,6 +11,7 @@ use crate::serve::{self, ServeError};
 use crate::{checkpoints, deployment, devices, halves, job, mutants, plan};
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
+use engine::sequence::FinishReason;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,18 +1,19 @@
 //! `sm120 router` and `sm120 pd`: one address in front of decode servers, and a whole deployment on this machine with one command.
 
+mod role;
+
 use crate::halves::{HalfArgs, Transports};
 use crate::serve::{self, ServeError};
 use clap::Args;
+use role::{Role, UNTIL_STDIN_CLOSES, failed};
 use server::router::{Address, Balancer, Timing};
 use server::serve::{Drained, serve as serve_site};
-use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -100,128 +101,10 @@ fn route(
     })
 }
 
-/// Restarts of one server within [`RESTART_WINDOW`] before the deployment gives up.
-const RESTARTS: usize = 5;
-const RESTART_WINDOW: Duration = Duration::from_secs(60);
-const RESTART_PAUSE: Duration = Duration::from_millis(300);
 /// For servers that listen to find each other.
 const SETTLE: Duration = Duration::from_secs(20);
-/// For a server to end when it is told to, beyond its own drain time.
+/// For a server to end when it is told to, beyond the time for answers under way.
 const END: Duration = Duration::from_secs(15);
-
-/// What ties a server to the process that started it.
-const UNTIL_STDIN_CLOSES: &str = "--until-stdin-closes";
-
-/// A server of the deployment, as a process.
-struct Role {
-    name: String,
-    arguments: Vec<OsString>,
-    child: Child,
-    address: String,
-    /// What it has printed.
-    said: Said,
-    restarts: VecDeque<Instant>,
-}
-
-/// Why a process did not become a server.
-fn failed(name: &str, why: impl std::fmt::Display) -> ServeError {
-    ServeError::Deployment(format!("{name}: {why}"))
-}
-
-impl Role {
-    /// Starts a process and waits for the address that it prints.
-    fn start(name: String, arguments: Vec<OsString>) -> Result<Self, ServeError> {
-        let (child, address, said) = launch(&name, &arguments)?;
-        Ok(Self { name, arguments, child, address, said, restarts: VecDeque::new() })
-    }
-
-    /// Starts the process again if it has ended; an error when that happens too often.
-    fn look_after(&mut self) -> Result<(), ServeError> {
-        let Some(status) = self.child.try_wait()? else { return Ok(()) };
-        while self.restarts.front().is_some_and(|at| at.elapsed() > RESTART_WINDOW) {
-            self.restarts.pop_front();
-        }
-        if self.restarts.len() >= RESTARTS {
-            return Err(failed(
-                &self.name,
-                format!("ended {RESTARTS} times within {RESTART_WINDOW:?}, last: {status}"),
-            ));
-        }
-        tracing::error!(server = self.name, %status, "ended, and is started again");
-        self.restarts.push_back(Instant::now());
-        std::thread::sleep(RESTART_PAUSE);
-        (self.child, self.address, self.said) = launch(&self.name, &self.arguments)?;
-        Ok(())
-    }
-
-    /// Tells the process to stop.
-    fn tell(&self) {
-        // Our child, and not waited for yet, so the number is nobody else's.
-        if let Some(process) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
-        }
-    }
-
-    fn end(mut self, patience: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < patience {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        tracing::error!(server = self.name, "does not end and is killed");
-        // It may have ended in this moment.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Lines that a process has printed.
-type Said = Arc<Mutex<Vec<String>>>;
-
-fn launch(name: &str, arguments: &[OsString]) -> Result<(Child, String, Said), ServeError> {
-    let program = std::env::current_exe()?;
-    // Its end of the pipe closes with this process, however that ends.
-    let mut command = Command::new(program);
-    command.args(arguments).arg(UNTIL_STDIN_CLOSES).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
-    let output = child.stdout.take().ok_or_else(|| failed(name, "no output"))?;
-    let log = child.stderr.take().ok_or_else(|| failed(name, "no standard error"))?;
-    let label = name.to_owned();
-    // Its lines have their own time and level.
-    let relay = std::thread::Builder::new().name(format!("{name} log")).spawn(move || {
-        for line in BufReader::new(log).lines().map_while(Result::ok) {
-            // Nobody may be there to read it.
-            let _ = writeln!(std::io::stderr(), "{label}: {line}");
-        }
-    })?;
-    let (found, address) = channel();
-    let prefix = name.to_owned();
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let says = Arc::clone(&said);
-    // Lives as long as the process writes.
-    std::thread::Builder::new().name(format!("{name} output")).spawn(move || {
-        for line in BufReader::new(output).lines().map_while(Result::ok) {
-            if let Some(address) = line.strip_prefix("listening on http://") {
-                // Only the first is waited for.
-                let _ = found.send(address.to_owned());
-            }
-            tracing::info!("{prefix}: {line}");
-            says.lock().unwrap_or_else(PoisonError::into_inner).push(line);
-        }
-    })?;
-    // Weights may take minutes; a process that ends is noticed at once.
-    match address.recv() {
-        Ok(address) => Ok((child, address, said)),
-        Err(_) => {
-            let status = child.wait()?;
-            // Its last words first.
-            let _ = relay.join();
-            Err(failed(name, format!("ended before it listened: {status}")))
-        }
-    }
-}
 
 /// `count` consecutive free ports.
 pub(crate) fn free_ports(host: IpAddr, count: u32) -> Result<u16, ServeError> {
@@ -279,29 +162,26 @@ pub fn pd(
     };
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let host = args.half.data_host;
-    let mut roles = Vec::new();
+    let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
     let mut controls = Vec::new();
     for i in 0..args.prefills {
         let control = SocketAddr::new(host, free_ports(host, args.half.serve.model.tp)?).to_string();
         let own = words(&["--control", &control, "--host", "127.0.0.1", "--port", "0"]);
-        roles.push(Role::start(format!("prefill {i}"), half("prefill", &own))?);
+        prefills.push(Role::start(format!("prefill {i}"), half("prefill", &own))?);
         controls.push(control);
     }
-    let mut decodes = Vec::new();
     for i in 0..args.decodes {
         // A server that is started again is found under its old address.
         let port = free_ports(IpAddr::from([127, 0, 0, 1]), 1)?.to_string();
         let own = words(&["--prefill", &controls.join(","), "--host", "127.0.0.1", "--port", &port]);
-        let role = Role::start(format!("decode {i}"), half("decode", &own))?;
-        decodes.push(role.address.clone());
-        roles.push(role);
+        decodes.push(Role::start(format!("decode {i}"), half("decode", &own))?);
     }
-    for (role, what) in roles.iter().map(|role| (role, "at http://")) {
-        say(&format!("{} {what}{}, process {}", role.name, role.address, role.child.id()));
+    for role in prefills.iter().chain(&decodes) {
+        say(&format!("{} at http://{}, process {}", role.name, role.address, role.id()));
     }
+    let targets = decodes.iter().map(|role| role.address.parse()).collect::<Result<Vec<Address>, _>>();
     let stop = Arc::new(AtomicBool::new(false));
-    let keeper = keep(roles, Arc::clone(&stop), args.half.serve.drain_seconds)?;
-    let targets = decodes.iter().map(|address| address.parse()).collect::<Result<Vec<Address>, _>>();
+    let keeper = keep(prefills, decodes, Arc::clone(&stop), args.half.serve.drain_seconds)?;
     let front = RouterArgs {
         decode: targets.map_err(|error| failed("pd", error))?,
         host: args.half.serve.host,
@@ -333,7 +213,7 @@ impl Local {
 
     /// Where its prefill servers answer over HTTP, as it says.
     pub fn prefill_servers(&self) -> Vec<String> {
-        let said = self.0.as_ref().map(|role| role.said.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let said = self.0.as_ref().map(Role::said);
         let address = |line: &String| {
             let (address, _) = line.strip_prefix("prefill ")?.split_once(" at http://")?.1.split_once(", process ")?;
             Some(address.to_owned())
@@ -349,16 +229,21 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        if let Some(role) = self.0.take() {
-            role.tell();
-            role.end(END);
-        }
+        end(self.0.take().into_iter().collect(), END);
     }
+}
+
+/// Ends these together.
+fn end(mut roles: Vec<Role>, patience: Duration) {
+    roles.iter_mut().for_each(Role::tell);
+    let deadline = Instant::now() + patience;
+    roles.into_iter().for_each(|role| role.end(deadline));
 }
 
 /// Looks after the processes until it is told to stop, then ends them: decode servers first, for they ask the others.
 fn keep(
-    mut roles: Vec<Role>,
+    mut prefills: Vec<Role>,
+    mut decodes: Vec<Role>,
     stop: Arc<AtomicBool>,
     drain_seconds: u64,
 ) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
@@ -366,17 +251,18 @@ fn keep(
         let mut outcome = Ok(());
         let (_never, pause) = channel::<()>();
         while outcome.is_ok() && !stop.load(Ordering::Acquire) {
-            outcome = roles.iter_mut().try_for_each(Role::look_after);
+            outcome = prefills.iter_mut().chain(&mut decodes).try_for_each(Role::look_after);
             let Err(RecvTimeoutError::Timeout) = pause.recv_timeout(Duration::from_millis(100)) else { break };
         }
+        // A router that was told to stop has finished its answers already.
+        let mut patience = END;
         if let Err(error) = &outcome {
             tracing::error!(%error, "the deployment ends");
             serve::stop_self();
+            patience += Duration::from_secs(drain_seconds);
         }
-        while let Some(role) = roles.pop() {
-            role.tell();
-            role.end(Duration::from_secs(drain_seconds) + END);
-        }
+        end(decodes, patience);
+        end(prefills, END);
         outcome
     };
     Ok(std::thread::Builder::new().name("supervisor".into()).spawn(body)?)

@@ -62,7 +62,8 @@ impl HalfArgs {
         if !self.data_host.is_unspecified() {
             return Ok(());
         }
-        let (expected, got) = ("an address of this machine that the other half can reach".into(), self.data_host.to_string());
+        let (expected, got) =
+            ("an address of this machine that the other half can reach".into(), self.data_host.to_string());
         Err(ServingError::Choice { option: "--data-host", expected, got })
     }
 
