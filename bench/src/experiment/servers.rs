@@ -169,6 +169,8 @@ fn in_words(answer: std::io::Result<(u16, String, Duration)>) -> String {
 /// Router, decode, prefill.
 #[derive(Debug)]
 pub(super) struct Servers {
+    /// Control address of the prefill server.
+    pub(super) control: String,
     pub(super) router: Server,
     pub(super) decode: Server,
     pub(super) prefill: Server,
@@ -211,7 +213,7 @@ impl Servers {
         let decode = Server::start("decode", &half(&["--port", &port, "--prefill", &control], extra.decode.clone()))?;
         let target = decode.address.to_string();
         let router = Server::start("router", &["--port", "0", "--decode", &target].map(str::to_owned))?;
-        let servers = Self { router, decode, prefill };
+        let servers = Self { control, router, decode, prefill };
         servers.await_answers()?;
         Ok(servers)
     }

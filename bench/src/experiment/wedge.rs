@@ -6,7 +6,7 @@ mod clients;
 use super::servers::{SETTLE, Servers};
 use super::{Answer, DeploymentArgs, ExperimentError, list};
 use crate::halves::TransportKind;
-use cases::{Act, CASES, Case, Who};
+use cases::{Act, CASES, Case, Names, Who};
 use clap::Args;
 use clients::{Clients, Told};
 use rustix::process::Signal;
@@ -80,7 +80,7 @@ fn one(args: &WedgeArgs, case: &Case, answer: &mut Answer) -> Result<(), Experim
     }
     let act = Instant::now();
     case.act.begin(&mut servers)?;
-    let seen = case.seen.and_then(|(who, word)| watch(&mut servers, who, word, act));
+    let seen = case.seen.and_then(|(who, names)| watch(&mut servers, who, names, act));
     let back = resume(case, &mut servers, act)?;
     let well = servers.await_answers().and_then(|well| {
         await_answers(&clients, back, args.clients as usize)?;
@@ -101,13 +101,16 @@ fn one(args: &WedgeArgs, case: &Case, answer: &mut Answer) -> Result<(), Experim
     }
     let told = clients.stop();
     let (wrong, _) = servers.settle()?;
-    if let Some((who, word)) = case.seen {
+    if let Some((who, names)) = case.seen {
+        let text = names.text(&servers);
         let looks = if who == Who::Router { LOOKS } else { Duration::ZERO };
         let bound = Duration::from_millis(args.bound_ms) + looks;
-        let good = seen.as_ref().is_some_and(|seen| seen.after <= bound && seen.reason.contains(word));
+        let good = seen.as_ref().is_some_and(|seen| seen.after <= bound && seen.reason.contains(&text));
         let seen =
             seen.map_or("nothing".to_owned(), |seen| format!("{:.2} s: {}", seen.after.as_secs_f64(), seen.reason));
         answer.judge(&format!("{name}: {who:?} /health is 503 after"), seen, good);
+        let (status, ..) = who.of(&mut servers).get("/health").map_err(ExperimentError::io("/health"))?;
+        answer.judge(&format!("{name}: {who:?} /health in the end"), status.to_string(), status == 200);
     }
     judge_told(case, &told, act, answer);
     answer.judge(&format!("{name}: pages and rooms that did not come back"), list(&wrong), wrong.is_empty());
@@ -126,12 +129,12 @@ fn await_answers(clients: &Clients, since: Instant, count: usize) -> Result<(), 
 }
 
 /// The first bad answer of a server, or none at all: who is named, and for how long it has stood still.
-fn watch(servers: &mut Servers, who: Who, word: &str, since: Instant) -> Option<Seen> {
+fn watch(servers: &mut Servers, who: Who, names: Names, since: Instant) -> Option<Seen> {
     while since.elapsed() < WATCH {
         if let Ok((503, text, _)) = who.of(servers).get_within("/health", PROBE) {
             let body = text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str::<Value>(body).ok());
             let body = body.unwrap_or_default();
-            let part = |part: &&Value| part["name"] == word;
+            let part = |part: &&Value| matches!(names, Names::Words(name) if part["name"] == name);
             let age =
                 body["parts"].as_array().into_iter().flatten().find(part).and_then(|part| part["still_ms"].as_u64());
             let after = age.map_or_else(|| since.elapsed(), Duration::from_millis);

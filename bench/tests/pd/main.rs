@@ -165,6 +165,27 @@ fn a_deployment_that_is_killed_leaves_nothing_behind() {
     assert_eq!(running.join().expect("an end").as_ref(), Ok(&one[0]), "answers under way are finished");
 }
 
+/// Ctrl-C at a terminal is a signal to a process group. The servers are told by `sm120 pd` alone, once, and finish what they have.
+#[test]
+fn ctrl_c_at_a_deployment_lets_answers_finish() {
+    let _alone = alone();
+    let long = Text::new(96, 40, 800).streamed();
+    let one = expected(std::slice::from_ref(&long));
+    let words = Process::words("pd", &["--port", "0"]);
+    let mut pd = Process::lead(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let servers = Children::of(&pd);
+    let decode = servers.0.iter().find(|server| server.name == "decode 0").expect("there is one").address;
+    let router = pd.address;
+    let running = std::thread::spawn(move || ask(router, &long));
+    until("the text is being computed", || {
+        let (_, text) = get(decode, "/metrics").map_err(|error| error.to_string())?;
+        if text.contains("sm120_engine_running_requests 1") { Ok(()) } else { Err(text) }
+    });
+    pd.signal_group("INT");
+    assert_eq!(running.join().expect("an end").as_ref(), Ok(&one[0]), "answers under way are finished");
+    assert_eq!(pd.end(), Some(0));
+}
+
 #[test]
 fn a_decode_server_is_killed_and_started_again() {
     let _alone = alone();

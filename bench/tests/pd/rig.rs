@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -48,7 +49,17 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(options: &[&str]) -> Self {
+        Self::run(Command::new(program()), options)
+    }
+
+    /// As a shell starts it: the leader of a process group, to which Ctrl-C goes.
+    pub(crate) fn lead(options: &[&str]) -> Self {
         let mut command = Command::new(program());
+        command.process_group(0);
+        Self::run(command, options)
+    }
+
+    fn run(mut command: Command, options: &[&str]) -> Self {
         // What a server logs appears when its test fails; nobody has to read it while it runs.
         command.current_dir(FOLDER.path()).args(options).env("SM120_LOG", "warn").stdout(Stdio::piped());
         let mut child = command.spawn().expect("the command starts");
@@ -78,18 +89,27 @@ impl Process {
 
     /// A server of one process or a half; every text is computed anew.
     pub(crate) fn half(role: &str, options: &[&str]) -> Self {
-        Self::caching(role, &[&["--no-prefix-cache"], options].concat())
+        Self::start(&Self::words(role, options).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Options of such a server, whose pools are full when nothing runs.
+    pub(crate) fn words(role: &str, options: &[&str]) -> Vec<String> {
+        Self::words_of(role, &[&["--no-prefix-cache"], options].concat())
     }
 
     /// A server that keeps the beginnings of texts.
     pub(crate) fn caching(role: &str, options: &[&str]) -> Self {
+        Self::start(&Self::words_of(role, options).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn words_of(role: &str, options: &[&str]) -> Vec<String> {
         let model = ["--model", "tiny", "--device", "host", "--context", "900"];
         let transport = std::env::var("SM120_TEST_TRANSPORT");
         let transport = match &transport {
             Ok(transport) if role != "serve" => &["--transport", transport.as_str()][..],
             Ok(_) | Err(_) => &[],
         };
-        Self::start(&[&[role], &model[..], transport, options].concat())
+        [&[role], &model[..], transport, options].concat().into_iter().map(str::to_owned).collect()
     }
 
     /// What it has printed so far.
@@ -108,6 +128,18 @@ impl Process {
     pub(crate) fn signal(&self, name: &str) {
         let kill = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.child.id())]).status();
         assert!(kill.expect("a shell").success());
+    }
+
+    /// To its whole process group.
+    pub(crate) fn signal_group(&self, name: &str) {
+        let kill = Command::new("sh").args(["-c", &format!("kill -{name} -- -{}", self.child.id())]).status();
+        assert!(kill.expect("a shell").success());
+    }
+
+    /// Waits for its end; its status.
+    pub(crate) fn end(&mut self) -> Option<i32> {
+        until("it ends", || self.child.try_wait().expect("a child of ours").map(drop).ok_or(()));
+        self.child.wait().expect("a child of ours").code()
     }
 
     pub(crate) fn kill(&mut self) {

@@ -32,6 +32,24 @@ impl Who {
     }
 }
 
+/// What a bad `/health` has to name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Names {
+    /// A part, or other words.
+    Words(&'static str),
+    /// The prefill server that a decode server has lost, by its control address.
+    Prefill,
+}
+
+impl Names {
+    pub(super) fn text(self, servers: &Servers) -> String {
+        match self {
+            Names::Words(words) => words.to_owned(),
+            Names::Prefill => format!("{ALONE}: {}: ", servers.control),
+        }
+    }
+}
+
 /// How something gets stuck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
@@ -68,8 +86,8 @@ pub(super) struct Case {
     pub(super) act: Act,
     /// Options of both halves.
     pub(super) both: &'static [&'static str],
-    /// Whose `/health` says so, and a word of its reason.
-    pub(super) seen: Option<(Who, &'static str)>,
+    /// Whose `/health` says so, and what its reason names.
+    pub(super) seen: Option<(Who, Names)>,
     /// Reasons that clients may be given.
     pub(super) reasons: &'static [&'static str],
     /// For a client to be told, from when it is stuck or from its request, whichever is later.
@@ -91,7 +109,7 @@ pub(super) const CASES: &[Case] = &[
         name: "prefill-stopped",
         act: Act::Stop(Who::Prefill),
         both: &[],
-        seen: None,
+        seen: Some((Who::Decode, Names::Prefill)),
         reasons: &["PeerLost", ALONE, UNWELL],
         // 2 s of silence, and what a busy machine adds.
         within: seconds(4),
@@ -100,7 +118,7 @@ pub(super) const CASES: &[Case] = &[
         name: "decode-stopped",
         act: Act::Stop(Who::Decode),
         both: &[],
-        seen: Some((Who::Router, "no decode server is well")),
+        seen: Some((Who::Router, Names::Words("no decode server is well"))),
         reasons: &["PeerLost", ALONE, UNWELL],
         // For as long as it is stopped nobody can tell them; then as elsewhere.
         within: seconds(10),
@@ -109,7 +127,7 @@ pub(super) const CASES: &[Case] = &[
         name: "decode-rank-stalled",
         act: Act::Rule(Who::Decode, "exchange:0=delay(4000)#80"),
         both: &[],
-        seen: Some((Who::Decode, "rank 0")),
+        seen: Some((Who::Decode, Names::Words("rank 0"))),
         reasons: &[UNWELL],
         within: seconds(6),
     },
@@ -117,7 +135,7 @@ pub(super) const CASES: &[Case] = &[
         name: "prefill-rank-stalled",
         act: Act::Rule(Who::Prefill, "exchange:0=delay(4000)#80"),
         both: &[],
-        seen: Some((Who::Prefill, "rank 0")),
+        seen: Some((Who::Prefill, Names::Words("rank 0"))),
         reasons: &[UNWELL],
         within: seconds(6),
     },
@@ -125,7 +143,7 @@ pub(super) const CASES: &[Case] = &[
         name: "decode-rank-withheld",
         act: Act::End(Who::Decode, "exchange:0=withhold#80"),
         both: &["--step-timeout", "4s"],
-        seen: Some((Who::Decode, "rank 0")),
+        seen: Some((Who::Decode, Names::Words("rank 0"))),
         reasons: &["no answer of rank 0 within 4s", "the engine", "broke off", UNWELL],
         within: seconds(6),
     },
@@ -133,7 +151,7 @@ pub(super) const CASES: &[Case] = &[
         name: "decode-driver-blocked",
         act: Act::Rule(Who::Decode, "poll=delay(4000)#1500"),
         both: &[],
-        seen: Some((Who::Decode, "transfer 0")),
+        seen: Some((Who::Decode, Names::Words("transfer 0"))),
         reasons: &["PeerLost", ALONE, UNWELL],
         within: seconds(6),
     },
@@ -141,7 +159,7 @@ pub(super) const CASES: &[Case] = &[
         name: "host-copies-stuck",
         act: Act::Rule(Who::Prefill, "host-save:CSA index K=delay(4000)#6"),
         both: &["--host-cache", "64MiB"],
-        seen: Some((Who::Prefill, "host copies 0")),
+        seen: Some((Who::Prefill, Names::Words("host copies 0"))),
         reasons: &["NoProgress", "Lease", UNWELL],
         within: seconds(7),
     },
@@ -159,7 +177,7 @@ pub(super) const CASES: &[Case] = &[
         name: "prefill-killed",
         act: Act::Kill(Who::Prefill),
         both: &[],
-        seen: None,
+        seen: Some((Who::Decode, Names::Prefill)),
         reasons: &["PeerLost", ALONE, UNWELL],
         within: seconds(4),
     },
