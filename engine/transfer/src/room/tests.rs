@@ -168,9 +168,9 @@ fn f09_done_without_its_units_asks_and_does_not_publish() {
 #[test]
 fn f14_the_wait_for_done_is_renewed_by_beats_and_the_wait_for_a_unit_is_not() {
     let (beat, due) = (Event::Heard(Signal::Stage(Stage::Moving)), Event::Deadline);
-    let failed = |room: &Room, timer| match room.step(KEY.epoch, due(timer), &ALL).0.outcome {
-        Outcome::Failed(reason) => reason.to_string(),
-        other => format!("{other:?}"),
+    let failed = |room: &Room, timer| {
+        let outcome = room.step(KEY.epoch, due(timer), &ALL).0.outcome;
+        if let Outcome::Failed(reason) = &outcome { reason.to_string() } else { format!("{outcome:?}") }
     };
     for (side, events) in [(Side::Decode, landing()[..3].to_vec()), (Side::Prefill, posted_all())] {
         let (part, _) = drive(side, events[..events.len() - 1].to_vec());
