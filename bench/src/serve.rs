@@ -63,7 +63,7 @@ pub struct ServeArgs {
     /// What is logged to standard error: a level, or `target=level` pairs.
     #[arg(long, env = "SM120_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
-    /// Faults to inject, for tests: rules point[:name]=fault[(number)][@probability or #occurrence], separated by `;`, such as
+    /// Faults to inject, for tests: rules `point[:name]=fault[(number)][@probability or #occurrence]`, separated by `;`, such as
     /// `seed=7; landing=delay(5)@0.01; http:write=stall(500)#3`. A word that does not exist is answered by those that do.
     #[arg(long, env = "SM120_FAULTS", default_value = "", value_name = "RULES", hide_default_value = true)]
     pub faults: String,
