@@ -142,7 +142,8 @@ pub fn log_to_stderr(filter: &str) -> Result<(), ServeError> {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     let log = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(colours).with_writer(std::io::stderr);
-    let _ = log.try_init();
+    // Whoever read standard error may be gone; to complain of that there would be a panic.
+    let _ = log.log_internal_errors(false).try_init();
     Ok(())
 }
 

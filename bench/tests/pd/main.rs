@@ -181,7 +181,7 @@ fn ctrl_c_at_a_deployment_lets_answers_finish() {
         let (_, text) = get(decode, "/metrics").map_err(|error| error.to_string())?;
         if text.contains("sm120_engine_running_requests 1") { Ok(()) } else { Err(text) }
     });
-    pd.signal_group("INT");
+    pd.signal_group(rustix::process::Signal::INT);
     assert_eq!(running.join().expect("an end").as_ref(), Ok(&one[0]), "answers under way are finished");
     assert_eq!(pd.end(), Some(0));
 }

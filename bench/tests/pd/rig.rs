@@ -131,9 +131,9 @@ impl Process {
     }
 
     /// To its whole process group.
-    pub(crate) fn signal_group(&self, name: &str) {
-        let kill = Command::new("sh").args(["-c", &format!("kill -{name} -- -{}", self.child.id())]).status();
-        assert!(kill.expect("a shell").success());
+    pub(crate) fn signal_group(&self, signal: rustix::process::Signal) {
+        let group = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process");
+        rustix::process::kill_process_group(group, signal).expect("a group of ours");
     }
 
     /// Waits for its end; its status.
