@@ -213,6 +213,12 @@ pub fn run(args: &ExperimentArgs, transports: Transports, command: &str) -> Resu
         let missing = |error: crate::serve::ServeError| ExperimentError::Refused(error.to_string());
         transports.check(deployment.transport).map_err(missing)?;
     }
+    let folder = question.report();
+    let write = |answer: &Answer| {
+        answer.write(folder, command).map_err(ExperimentError::io(format!("the report in {}", folder.display())))
+    };
+    // A folder that cannot be written is said before the work; the report of a run that is stopped says that it was.
+    write(&Answer { figure: "Not finished.".into(), ..Answer::default() })?;
     let answer = match question {
         Question::AbortCascade(args) => abort_cascade::run(args)?,
         Question::Corruption(args) => corruption::run(args)?,
@@ -220,8 +226,7 @@ pub fn run(args: &ExperimentArgs, transports: Transports, command: &str) -> Resu
         Question::Transfer(args) => transfer::run(args)?,
         Question::Wedge(args) => wedge::run(args)?,
     };
-    let folder = question.report();
-    answer.write(folder, command).map_err(ExperimentError::io(format!("the report in {}", folder.display())))?;
+    write(&answer)?;
     Ok(answer)
 }
 

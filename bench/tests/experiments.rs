@@ -50,6 +50,7 @@ fn what_cannot_be_asked_is_refused() {
     for (options, why) in [
         (&["corruption", "--transport", "nixl"][..], "sm120-nixl has it"),
         (&["wedge", "--transport", "nixl", "--cases", "prefill-killed"], "sm120-nixl has it"),
+        (&["corruption", "--report", "/dev/null/report"], "the report in /dev/null/report"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_sm120")).arg("experiment").args(options).output();
         let output = output.expect("the command starts");
