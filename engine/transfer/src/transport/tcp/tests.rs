@@ -39,6 +39,22 @@ impl Rig for Loopback {
     }
 }
 
+/// Whatever strangers do: a peer that the target knows writes a page, and it arrives.
+fn serves_a_real_peer(target: &mut Tcp, side: &Side) {
+    let mut rig = Loopback::default();
+    let mut writer = Side::new(&mut rig, 64);
+    writer.transport.connect(PeerId(1), &target.blob(PeerId(2))).unwrap();
+    target.connect(PeerId(2), &writer.transport.blob(PeerId(1))).unwrap();
+    target.admit(ROOM);
+    let pages = vec![vec![3], vec![1]];
+    writer.compute(3, &pages);
+    let copies = suite::copies(&writer, &pages, side, &pages);
+    let ticket = writer.post(Op::Write, PeerId(1), ROOM, copies);
+    suite::until(&mut rig, "the post ends", || writer.ended(ticket).is_some());
+    assert_eq!(writer.ended(ticket), Some(End::Done));
+    assert!(suite::compared(side, &pages, &writer, &pages).matches());
+}
+
 crate::transport_suite!(Loopback::default());
 
 #[test]
@@ -122,17 +138,7 @@ fn no_bytes_end_the_service() {
     assert_eq!(target.counters().malformed, 10);
     suite::assert_untouched(&side, &vec![vec![], vec![]]);
     // And a real peer is served.
-    let mut rig = Loopback::default();
-    let mut writer = Side::new(&mut rig, 64);
-    writer.transport.connect(PeerId(1), &target.blob(PeerId(2))).unwrap();
-    target.connect(PeerId(2), &writer.transport.blob(PeerId(1))).unwrap();
-    target.admit(ROOM);
-    let pages = vec![vec![3], vec![1]];
-    writer.compute(3, &pages);
-    let copies = suite::copies(&writer, &pages, &side, &pages);
-    let ticket = writer.post(Op::Write, PeerId(1), ROOM, copies);
-    suite::until(&mut rig, "the post ends", || writer.ended(ticket).is_some());
-    assert!(suite::compared(&side, &pages, &writer, &pages).matches());
+    serves_a_real_peer(&mut target, &side);
 }
 
 /// A connection that says nothing, or is known to nobody, does not keep others waiting.
@@ -218,17 +224,7 @@ fn slow_strangers_give_way() {
             socket
         })
         .collect();
-    let mut rig = Loopback::default();
-    let mut writer = Side::new(&mut rig, 64);
-    writer.transport.connect(PeerId(1), &target.blob(PeerId(2))).unwrap();
-    target.connect(PeerId(2), &writer.transport.blob(PeerId(1))).unwrap();
-    target.admit(ROOM);
-    let pages = vec![vec![3], vec![1]];
-    writer.compute(3, &pages);
-    let copies = suite::copies(&writer, &pages, &side, &pages);
-    let ticket = writer.post(Op::Write, PeerId(1), ROOM, copies);
-    suite::until(&mut rig, "the post ends", || writer.ended(ticket).is_some());
-    assert_eq!(writer.ended(ticket), Some(End::Done));
+    serves_a_real_peer(&mut target, &side);
     let start = Instant::now();
     assert!(closed(unknown).is_empty());
     assert!(start.elapsed() < Duration::from_secs(4), "the oldest is closed at once");
